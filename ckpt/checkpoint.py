@@ -1,0 +1,268 @@
+"""The nouns: what a checkpoint is, what it holds, and what a check found about it.
+
+Pure values. Text in them is as it stands on disk (names that are no UTF-8 hold surrogate escapes);
+`present.visible` makes it fit for a terminal and `present.jsonable` for JSON.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum, StrEnum
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
+class Severity(StrEnum):
+    """How bad a finding is. Only an error makes a checkpoint `damaged`."""
+
+    ERROR = "error"
+    WARNING = "warning"
+    NOTE = "note"
+
+
+class Depth(IntEnum):
+    """How much of a checkpoint is looked at; each depth includes the ones before it."""
+
+    NAMES = 0  # file names and sizes, small JSON
+    HEADERS = 1  # safetensors headers too
+    BYTES = 2  # every byte that something recorded lets us compare
+
+
+class Verdict(StrEnum):
+    """What a verification may say of a checkpoint. Order of badness: see `worst_verdict`."""
+
+    INTACT = "intact"
+    UNVERIFIABLE = "unverifiable"
+    UNSUPPORTED = "unsupported"
+    DAMAGED = "damaged"
+
+
+class State(StrEnum):
+    """The state of a generation, or of a slot (`BROKEN` is a slot's only)."""
+
+    LIVE = "live"
+    RETIRED = "retired"
+    WITHDRAWN = "withdrawn"
+    SEALED = "sealed"
+    TRASH = "trash"
+    BROKEN = "broken"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One fact that a check found. `code` is stable kebab-case; `file` is relative to the path."""
+
+    code: str
+    severity: Severity
+    message: str
+    file: str | None = None
+    tensor: str | None = None
+    hint: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """One tensor as its header tells it.
+
+    `dtype` is spelt as safetensors does (`BF16`); `start` and `end` are byte offsets from the
+    beginning of `file`, `end` exclusive; `size_bytes` = `end - start`.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    size_bytes: int
+    file: str
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class FileEntry:
+    """One file of a checkpoint.
+
+    `size_bytes` is what the disk says (None: it is not there); `sha256` is the recorded hash in
+    lower case (None: nothing recorded); `listed` says whether the manifest or index names it
+    (None: there is no list).
+    """
+
+    name: str
+    size_bytes: int | None
+    sha256: str | None = None
+    listed: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Glance:
+    """What names, stat and small JSON files tell of a checkpoint: for lists of a thousand.
+
+    `complete` is None when it cannot be proven; `created_at` is epoch seconds (the newest file's
+    time where nothing is recorded, and never trusted for order). `generation` and `parent` are the
+    identity its writer recorded, None for a foreign payload (see `generations`).
+    """
+
+    path: Path
+    format: str
+    step: int | None = None
+    epoch: float | None = None
+    loss: float | None = None
+    created_at: float | None = None
+    size_bytes: int | None = None
+    file_count: int | None = None
+    tensor_count: int | None = None
+    complete: bool | None = None
+    generation: str | None = None
+    parent: str | None = None
+    findings: tuple[Finding, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """One checkpoint, read down to its headers and never to its payload.
+
+    `metadata` is what the checkpoint says of itself (meta.json, safetensors `__metadata__`);
+    `settings` is what a trainer was set to (LoRA rank, alpha, targets; optimizer and scaler).
+    `tensors` is empty at `Depth.NAMES`.
+    """
+
+    path: Path
+    format: str
+    format_label: str
+    step: int | None = None
+    epoch: float | None = None
+    loss: float | None = None
+    created_at: float | None = None
+    complete: bool | None = None
+    files: tuple[FileEntry, ...] = ()
+    tensors: tuple[Tensor, ...] = ()
+    metadata: Mapping[str, Any] = field(default_factory=lambda: NOTHING)
+    settings: Mapping[str, Any] = field(default_factory=lambda: NOTHING)
+    findings: tuple[Finding, ...] = ()
+    generation: str | None = None
+    parent: str | None = None
+
+    @property
+    def size_bytes(self) -> int:
+        """Sum of the sizes of the files that are there."""
+        return sum(entry.size_bytes or 0 for entry in self.files)
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a verification of one path said."""
+
+    path: Path
+    format: str
+    depth: Depth
+    verdict: Verdict
+    findings: tuple[Finding, ...]
+    bytes_read: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """What the verified cache remembers of a payload: the verdict, how deep, when (epoch s)."""
+
+    verdict: Verdict
+    depth: Depth
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """One complete payload that is, or was, behind a slot.
+
+    `id` is stable while the payload lives; `path` is where it lies now; `complete` is None when it
+    cannot be proven. `verified` is None when nothing was ever compared, or the entry no longer fits.
+    """
+
+    id: str
+    state: State
+    format: str
+    path: Path
+    step: int | None = None
+    epoch: float | None = None
+    loss: float | None = None
+    created_at: float | None = None
+    size_bytes: int | None = None
+    file_count: int | None = None
+    tensor_count: int | None = None
+    verified: Verified | None = None
+    pinned: bool = False
+    complete: bool | None = None
+    findings: tuple[Finding, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Leftover:
+    """What a dead writer left beside a slot and no reader may use.
+
+    `kind` is one of `staging`, `trash`, `temporary-file`, `partial-generation`, `dangling-link`.
+    """
+
+    path: Path
+    kind: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """One published name in a run, with every generation known behind it, live first.
+
+    `name` is relative to the run (`step_1000`, `checkpoints/step_1000`, `adapter.safetensors`);
+    `state` is LIVE, BROKEN (the name is missing or unusable) or WITHDRAWN.
+    """
+
+    name: str
+    format: str
+    path: Path
+    state: State
+    generations: tuple[Generation, ...] = ()
+    leftovers: tuple[Leftover, ...] = ()
+    findings: tuple[Finding, ...] = ()
+
+    @property
+    def live(self) -> Generation | None:
+        """The live generation, None for a broken or withdrawn slot."""
+        return next((g for g in self.generations if g.state is State.LIVE), None)
+
+    @property
+    def step(self) -> int | None:
+        """The step of the live generation, else of the newest one known."""
+        return next((g.step for g in self.generations if g.step is not None), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """The payload a reader should use for a slot, and the sentence that says why.
+
+    `path` is None when no usable payload is known.
+    """
+
+    slot: str
+    path: Path | None
+    generation: Generation | None
+    reason: str
+
+
+_SEVERITY_RANK = {Severity.ERROR: 0, Severity.WARNING: 1, Severity.NOTE: 2}
+_VERDICT_RANK = {
+    Verdict.DAMAGED: 3,
+    Verdict.UNSUPPORTED: 2,
+    Verdict.UNVERIFIABLE: 1,
+    Verdict.INTACT: 0,
+}
+
+
+def worst_first(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Sort findings by severity, keep the order in which they were found otherwise, drop twins."""
+    unique = dict.fromkeys(findings)
+    return tuple(sorted(unique, key=lambda finding: _SEVERITY_RANK[finding.severity]))
+
+
+def worst_verdict(verdicts: Iterable[Verdict]) -> Verdict:
+    """Return the worst of some verdicts; with none of them there is nothing to trust."""
+    return max(verdicts, key=_VERDICT_RANK.__getitem__, default=Verdict.UNVERIFIABLE)

@@ -1,0 +1,68 @@
+"""Every exception that ckpt raises on purpose; imports nothing.
+
+    CheckpointError
+    ├── NoSuchRun               the path is no run: says what was looked for
+    ├── UnreadableCheckpoint    nothing can be said of this path as a checkpoint
+    │   ├── NoCheckpoint        no format claims the path
+    │   └── UnsupportedVersion  understood to be newer than, or other than, what we read
+    ├── TornRead                the file is being written right now: read it again
+    ├── DuplicateKey            a JSON object holds one key twice
+    └── PublishError            a checkpoint could not be published; what was there still is
+"""
+
+
+class CheckpointError(Exception):
+    """A failure that a user can act on: what, where, expected and found; `hint` says what to do.
+
+    `code` is stable kebab-case and goes into `ckpt.error/1`; `path` is the file or directory.
+    """
+
+    code = "error"
+
+    def __init__(self, message: str, *, path: str | None = None, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.path = path
+        self.hint = hint
+
+
+class NoSuchRun(CheckpointError):
+    """The path does not hold a run; the message says what was looked for."""
+
+    code = "no-such-run"
+
+
+class UnreadableCheckpoint(CheckpointError):
+    """Nothing can be said of this path as a checkpoint."""
+
+    code = "unreadable"
+
+
+class NoCheckpoint(UnreadableCheckpoint):
+    """No format claims the path."""
+
+    code = "no-checkpoint"
+
+
+class UnsupportedVersion(UnreadableCheckpoint):
+    """The path is understood to be newer than, or of another kind than, what this program reads."""
+
+    code = "unsupported-version"
+
+
+class TornRead(CheckpointError):
+    """The file does not parse: it is being written right now, or was left half-written."""
+
+    code = "torn-read"
+
+
+class DuplicateKey(CheckpointError):
+    """A JSON object holds one key twice, so that two readers may see two different values."""
+
+    code = "duplicate-key"
+
+
+class PublishError(CheckpointError):
+    """A checkpoint could not be published; whatever stood at the name still stands."""
+
+    code = "publish-failed"

@@ -1,0 +1,448 @@
+"""The only module that touches the disk (the mount table and /proc too).
+
+Every call goes through `_call`, so `hooked()` lets a test see it, count its bytes, make it fail or
+stop the process there. Paths are taken as they are; nothing here knows what a checkpoint is.
+"""
+
+import errno
+import os
+import shutil
+import stat as stat_module
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self, TypeVar
+
+T = TypeVar("T")
+
+BLOCK_BYTES = 1 << 20
+REMOTE_TYPES = frozenset(
+    {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "lustre", "gpfs", "beegfs",
+     "glusterfs", "orangefs", "pvfs2", "virtiofs", "fuse", "fuseblk", "davfs", "ncpfs"}
+)  # fmt: skip
+LOCAL_TYPES = frozenset(
+    {"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "tmpfs", "ramfs", "f2fs", "bcachefs", "overlay",
+     "jfs", "reiserfs", "ntfs3", "exfat", "vfat"}
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One disk call about to be made: its name, its path, and bytes asked for (0: no payload)."""
+
+    name: str
+    path: str
+    size_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One name in a directory. `is_directory` and `is_file` do not follow a symlink."""
+
+    name: str
+    is_directory: bool
+    is_file: bool
+    is_symlink: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What tells that a path's content may have changed."""
+
+    device: int
+    inode: int
+    size_bytes: int
+    mtime_ns: int
+    ctime_ns: int
+    mode: int
+
+    @property
+    def is_directory(self) -> bool:
+        """Whether the path is a directory."""
+        return stat_module.S_ISDIR(self.mode)
+
+    @property
+    def is_file(self) -> bool:
+        """Whether the path is a regular file."""
+        return stat_module.S_ISREG(self.mode)
+
+    @property
+    def is_symlink(self) -> bool:
+        """Whether the path itself is a link (only `identity(..., follow=False)` says so)."""
+        return stat_module.S_ISLNK(self.mode)
+
+    @property
+    def modified_at(self) -> float:
+        """Modification time in epoch seconds."""
+        return self.mtime_ns / 1e9
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """One line of the mount table: where, and the file system's type."""
+
+    point: str
+    type: str
+    is_read_only: bool
+
+    @property
+    def sends_events(self) -> bool:
+        """Whether every change here can send an event: known local; unknown counts as remote."""
+        return self.type in LOCAL_TYPES
+
+
+Hook = Callable[[Call], None]
+_hooks: list[Hook] = []
+
+
+@contextmanager
+def hooked(hook: Hook) -> Iterator[None]:
+    """Let `hook` see every disk call before it is made; what it raises is what the call raises."""
+    _hooks.append(hook)
+    try:
+        yield
+    finally:
+        _hooks.remove(hook)
+
+
+def _call(name: str, path: str | Path, function: Callable[[], T], size_bytes: int = 0) -> T:
+    for hook in _hooks:
+        hook(Call(name, str(path), size_bytes))
+    return function()
+
+
+# ---- looking -------------------------------------------------------------------------------------
+
+
+def identity(path: Path | str, *, follow: bool = True) -> Identity | None:
+    """Return what the path is now, or None when nothing is there.
+
+    Raises:
+        OSError: the path cannot be looked at (permission, link loop, input/output error).
+    """
+    try:
+        found = _call("stat", path, lambda: os.stat(path, follow_symlinks=follow))  # noqa: PTH116 - half the cost of Path.stat
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return _identity_of(found)
+
+
+def scan(directory: Path | str) -> tuple[Entry, ...]:
+    """List a directory, unsorted, without a stat per entry."""
+
+    def names() -> tuple[Entry, ...]:
+        with os.scandir(directory) as entries:
+            return tuple(
+                Entry(
+                    entry.name,
+                    entry.is_dir(follow_symlinks=False),
+                    entry.is_file(follow_symlinks=False),
+                    entry.is_symlink(),
+                )
+                for entry in entries
+            )
+
+    return _call("scan", directory, names)
+
+
+def read_link(path: Path) -> str:
+    """Return what a symlink points at, as it is written."""
+    return _call("readlink", path, lambda: os.readlink(path))  # noqa: PTH115 - keep the text as is
+
+
+def real_path(path: Path) -> Path:
+    """Resolve every symlink; a link loop raises OSError (ELOOP) instead of going on for ever."""
+
+    def resolve() -> Path:
+        try:
+            return path.resolve(strict=False)
+        except RuntimeError as loop:
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path)) from loop
+
+    return _call("realpath", path, resolve)
+
+
+def read_bytes(path: Path | str, *, limit: int | None = None) -> bytes:
+    """Read a whole small file, or its first `limit` bytes."""
+    with File(path) as file:
+        if limit is not None:
+            return file.read_at(0, limit)
+        return b"".join(bytes(block) for block in file.blocks())
+
+
+class File:
+    """An open file read by offset: never mapped, so a file cut short cannot kill the process.
+
+    Opening does not block on a FIFO and refuses anything but a regular file.
+    """
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = str(path)
+        flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
+        self._descriptor = _call("open", path, lambda: os.open(path, flags))
+        try:
+            if not self.identity().is_file:
+                raise OSError(errno.EINVAL, "not a regular file", self.path)
+        except BaseException:
+            os.close(self._descriptor)
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the descriptor; a second call does nothing."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def identity(self) -> Identity:
+        """Return what the open file is now, whatever stands at its name."""
+        return _identity_of(_call("fstat", self.path, lambda: os.fstat(self._descriptor)))
+
+    def read_at(self, offset: int, size: int) -> bytes:
+        """Read up to `size` bytes from `offset`; fewer only where the file ends."""
+        parts: list[bytes] = []
+        while size > 0:
+            at, wanted = offset, min(size, 1 << 26)
+            part = _call(
+                "read", self.path, lambda: os.pread(self._descriptor, wanted, at), wanted
+            )  # the lambda runs at once, so the loop's names are still this turn's
+            if not part:
+                break
+            parts.append(part)
+            offset += len(part)
+            size -= len(part)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def blocks(self, block_bytes: int = BLOCK_BYTES) -> Iterator[memoryview]:
+        """Yield the file from its start; each block is overwritten by the next."""
+        buffer = bytearray(block_bytes)
+        view = memoryview(buffer)
+        offset = 0
+        while True:
+            at = offset
+            count = _call(
+                "read",
+                self.path,
+                lambda: os.preadv(self._descriptor, [buffer], at),
+                block_bytes,
+            )
+            if not count:
+                return
+            yield view[:count]
+            offset += count
+
+
+def disk_usage(path: Path) -> tuple[int, int]:
+    """Return (free, total) bytes of the file system that holds `path`; free is what a user gets."""
+    found = _call("statvfs", path, lambda: os.statvfs(path))
+    return found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
+
+
+def mount_of(path: Path) -> Mount | None:
+    """Return the mount that holds the real path; None where there is no mount table."""
+    try:
+        table = read_proc("self/mountinfo")
+    except OSError:
+        return None
+    return find_mount(table, str(real_path(path)))
+
+
+def find_mount(table: str, real: str) -> Mount | None:
+    """Return the mount with the longest prefix of a real path; of several there, the last."""
+    best: Mount | None = None
+    for line in table.splitlines():
+        left, separator, right = line.partition(" - ")
+        fields, tail = left.split(" "), right.split(" ")
+        if not separator or len(fields) < 6 or not tail[0]:  # noqa: PLR2004 - the table's columns
+            continue
+        point = _unescape_mount(fields[4])
+        inside = point == "/" or real == point or real.startswith(point + "/")
+        if inside and (best is None or len(point) >= len(best.point)):
+            best = Mount(point, tail[0], "ro" in fields[5].split(","))
+    return best
+
+
+def read_proc(name: str) -> str:
+    """Read a file under /proc as text (`self/mountinfo`, `1234/stat`)."""
+    path = f"/proc/{name}"
+
+    def read() -> str:
+        with open(path, encoding="utf-8", errors="surrogateescape") as file:  # noqa: PTH123 - a plain path
+            return file.read()
+
+    return _call("proc", path, read)
+
+
+def is_process_alive(pid: int) -> bool:
+    """Whether a process of that number exists on this host (a zombie does not count)."""
+    try:
+        fields = read_proc(f"{pid}/stat").rpartition(")")[2].split()
+    except OSError:
+        return False
+    return bool(fields) and fields[0] not in ("Z", "X")
+
+
+# ---- changing ------------------------------------------------------------------------------------
+
+
+def make_directory(path: Path, *, parents: bool = False) -> None:
+    """Make a directory with mode 0777 & ~umask; with `parents` one that is there already is fine."""
+    if parents:
+        _call("mkdir", path, lambda: os.makedirs(path, exist_ok=True))  # noqa: PTH103 - one call style
+    else:
+        _call("mkdir", path, lambda: os.mkdir(path))  # noqa: PTH102 - one call style
+
+
+class NewFile:
+    """A file being written: made exclusively, with mode 0666 & ~umask; fsynced by `sync`."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        self._descriptor = _call("create", path, lambda: os.open(path, flags, 0o666))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        os.close(self._descriptor)
+
+    def reserve(self, size: int) -> None:
+        """Reserve space now, so that a full disk is met before the first byte, where it can be."""
+        if size == 0:
+            return
+        try:
+            _call("reserve", self.path, lambda: os.posix_fallocate(self._descriptor, 0, size))
+        except OSError as error:
+            if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
+                raise
+
+    def write(self, data: bytes | memoryview) -> None:
+        """Write all of `data`."""
+        rest = memoryview(data).cast("B") if len(data) else memoryview(b"")
+        while rest:
+            part = rest[: 1 << 26]
+            written = _call(
+                "write", self.path, lambda: os.write(self._descriptor, part), len(part)
+            )
+            rest = rest[written:]
+
+    def sync(self) -> None:
+        """Make the content durable. A failure is final: the caller must not publish the file."""
+        _call("fsync", self.path, lambda: os.fsync(self._descriptor))
+
+
+def write_new(path: Path, data: bytes) -> None:
+    """Write a new file, durable, exclusively created."""
+    with NewFile(path) as file:
+        file.write(data)
+        file.sync()
+
+
+def replace_bytes(path: Path, data: bytes, *, durable: bool = True) -> None:
+    """Replace a file's content atomically: a reader sees the old or the new one, never half.
+
+    With `durable` the content is on the disk before it takes the name, and the name after.
+    """
+    temporary = path.with_name(f".{path.name[:200]}.new-{os.getpid()}-{os.urandom(4).hex()}")
+    try:
+        with NewFile(temporary) as file:
+            file.write(data)
+            if durable:
+                file.sync()
+        _call("rename", path, lambda: os.replace(temporary, path))  # noqa: PTH105 - one call style
+    except BaseException:
+        _remove_own(temporary)
+        raise
+    if durable:
+        sync_directory(path.parent)
+
+
+def append_bytes(path: Path, data: bytes) -> None:
+    """Append `data` in one write, so that a reader never meets half a line of it from us."""
+
+    def append() -> int:
+        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            return os.write(descriptor, data)
+        finally:
+            os.close(descriptor)
+
+    written = _call("append", path, append, len(data))
+    if written != len(data):
+        raise OSError(errno.ENOSPC, f"only {written} of {len(data)} bytes were appended", str(path))
+
+
+def rename_to_free_name(source: Path, target: Path) -> None:
+    """Give a directory a name that must be free.
+
+    Raises:
+        FileExistsError: something stands there (xfs says EEXIST where others say ENOTEMPTY).
+    """
+    if identity(target, follow=False) is not None:
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target))
+    try:
+        _call("rename", target, lambda: os.rename(source, target))  # noqa: PTH104 - one call style
+    except OSError as error:
+        if error.errno == errno.ENOTEMPTY:
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target)) from error
+        raise
+
+
+def sync_directory(path: Path) -> None:
+    """Make the names in a directory durable."""
+
+    def sync() -> None:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    _call("fsync-directory", path, sync)
+
+
+def remove_tree(path: Path) -> None:
+    """Remove a directory that the caller itself made."""
+    _call("remove", path, lambda: shutil.rmtree(path))
+
+
+def _remove_own(path: Path) -> None:
+    try:
+        os.unlink(path)  # noqa: PTH108 - not hooked: cleaning up after a failed call
+    except FileNotFoundError:
+        return
+
+
+def _identity_of(found: os.stat_result) -> Identity:
+    return Identity(
+        found.st_dev,
+        found.st_ino,
+        found.st_size,
+        found.st_mtime_ns,
+        found.st_ctime_ns,
+        found.st_mode,
+    )
+
+
+def _unescape_mount(text: str) -> str:
+    for code, char in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
+        text = text.replace(code, char)
+    return text

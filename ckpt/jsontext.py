@@ -1,0 +1,73 @@
+"""JSON as trainers write it in, strict JSON out.
+
+Reading takes a BOM, CRLF and bare NaN or Infinity, and refuses a key given twice. Writing emits
+strict JSON only. Knows nothing of files or of any format's fields.
+"""
+
+import json
+import math
+from typing import Any
+
+from ckpt.errors import DuplicateKey, TornRead
+
+_BOM = b"\xef\xbb\xbf"
+
+
+def has_bom(data: bytes) -> bool:
+    """Whether the text starts with a UTF-8 byte order mark (which some readers refuse)."""
+    return data.startswith(_BOM)
+
+
+def parse(data: bytes, *, path: str) -> Any:
+    """Parse JSON text.
+
+    Non-finite numbers come back as floats. Numbers of any length, nesting of any depth and bytes
+    that are no UTF-8 give a `TornRead`, never another exception.
+
+    Raises:
+        TornRead: the text does not parse; the file may be half-written.
+        DuplicateKey: an object at any depth holds one key twice.
+    """
+    text = data.removeprefix(_BOM)
+    if not text.strip():
+        raise TornRead(f"{path}: the file is empty, expected JSON", path=path)
+    try:
+        return json.loads(text, object_pairs_hook=_unique_keys)
+    except _TwiceGivenError as twice:
+        raise DuplicateKey(f"{path}: duplicate key {twice.key!r}", path=path) from None
+    except json.JSONDecodeError as error:
+        where = f"line {error.lineno} column {error.colno}"
+        raise TornRead(f"{path}: not JSON at {where}: {error.msg}", path=path) from None
+    except RecursionError:
+        raise TornRead(f"{path}: not JSON: nested too deeply", path=path) from None
+    except ValueError as error:  # not UTF-8, or an integer of more than 4,300 digits
+        raise TornRead(f"{path}: not JSON: {error}", path=path) from None
+
+
+def dumps(value: Any, *, indent: int | None = None, sort_keys: bool = False) -> str:
+    """Write strict JSON; raises ValueError for a non-finite number and TypeError by type."""
+    return json.dumps(
+        value, indent=indent, sort_keys=sort_keys, allow_nan=False, ensure_ascii=False
+    )
+
+
+def finite_or_none(value: float | None) -> float | None:
+    """Return the number, or None where strict JSON has no word for it."""
+    return value if value is not None and math.isfinite(value) else None
+
+
+class _TwiceGivenError(Exception):
+    def __init__(self, key: str) -> None:
+        super().__init__(key)
+        self.key = key
+
+
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    result = dict(pairs)
+    if len(result) < len(pairs):
+        seen: set[str] = set()
+        for key, _ in pairs:
+            if key in seen:
+                raise _TwiceGivenError(key)
+            seen.add(key)
+    return result
