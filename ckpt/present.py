@@ -1,0 +1,157 @@
+"""Values → words: rows of cells with a tone, human sizes and ages, text made fit for a terminal.
+
+Pure: no I/O, no clock (`now` comes in), no colour codes, no markup. The CLI and the app both paint
+what this says, so a run reads the same in both.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from pathlib import PurePath
+from typing import Any
+
+MINUTE, HOUR, DAY = 60, 3600, 86400
+_UNITS = ("B", "KB", "MB", "GB", "TB", "PB")
+
+
+class Tone(StrEnum):
+    """What a piece of text means; the painter chooses a colour, the text itself holds the word."""
+
+    PLAIN = "plain"
+    DIM = "dim"
+    GOOD = "good"
+    WARN = "warn"
+    BAD = "bad"
+    ACCENT = "accent"
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A piece of text and its tone. The text is safe to print: see `visible`."""
+
+    text: str
+    tone: Tone = Tone.PLAIN
+
+
+def visible(text: str) -> str:
+    r"""Make text from a disk safe for a terminal: one line, no control or invisible codes.
+
+    Control characters, line and paragraph separators, bidirectional overrides and bytes that are
+    no UTF-8 become escapes one can read (`\n`, `\x1b`, `\u202e`, `\xff`).
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else _escape(char) for char in text)
+
+
+def jsonable(value: Any) -> Any:
+    r"""Make a value fit for strict JSON: NaN → None, paths → text, lone bytes → `\xff` escapes."""
+    if isinstance(value, str):
+        return _encodable(value)
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, PurePath):
+        return _encodable(str(value))
+    if isinstance(value, Mapping):
+        return {_encodable(str(key)): jsonable(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [jsonable(item) for item in value]
+    return value
+
+
+def iso_time(at: float | None) -> str | None:
+    """Epoch seconds as ISO 8601 with zone (UTC), None for unknown or beyond the calendar."""
+    if at is None:
+        return None
+    try:
+        return datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds")
+    except (OverflowError, ValueError, OSError):
+        return None
+
+
+def size(size_bytes: int | None) -> str:
+    """Bytes as people say them, in powers of 1000: `1.2 GB`; `?` for unknown."""
+    if size_bytes is None:
+        return "?"
+    value, unit = float(size_bytes), 0
+    while value >= 999.5 and unit < len(_UNITS) - 1:  # noqa: PLR2004 - 999.5 would print as 1000
+        value, unit = value / 1000, unit + 1
+    if unit == 0:
+        return f"{size_bytes} B"
+    return f"{value:.0f} {_UNITS[unit]}" if value >= 99.95 else f"{value:.1f} {_UNITS[unit]}"  # noqa: PLR2004 - as above
+
+
+def duration(seconds: float | None) -> str:
+    """Seconds in at most two units: `45 s`, `3 min`, `4 h 31 min`, `2 d 3 h`; `?` for unknown."""
+    if seconds is None or not math.isfinite(seconds):
+        return "?"
+    whole = max(0, round(seconds))
+    if whole < MINUTE:
+        return f"{whole} s"
+    if whole < HOUR:
+        return f"{whole // MINUTE} min"
+    if whole < DAY:
+        hours, rest = divmod(whole, HOUR)
+        return f"{hours} h {rest // MINUTE} min" if rest >= MINUTE else f"{hours} h"
+    days, rest = divmod(whole, DAY)
+    return f"{days} d {rest // HOUR} h" if rest >= HOUR else f"{days} d"
+
+
+def age(at: float | None, now: float) -> str:
+    """How long ago, in whole minutes so that an age costs no bytes; a time ahead says so."""
+    if at is None:
+        return "?"
+    passed = now - at
+    if passed < -MINUTE:
+        return f"clock ahead {duration(-passed)}"
+    if passed < MINUTE:
+        return "just now"
+    return f"{duration(passed)} ago"
+
+
+def integer(value: int | None) -> str:
+    """A whole number with thousands separators: `12,400`; `?` for unknown."""
+    return "?" if value is None else f"{value:,}"
+
+
+def loss(value: float | None) -> str:
+    """A loss with five significant digits or so: `1.8342`, `0.000123`; NaN and inf as words."""
+    if value is None:
+        return "?"
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "inf" if value > 0 else "-inf"
+    magnitude = abs(value)
+    if magnitude == 0 or 1e-3 <= magnitude < 1e4:  # noqa: PLR2004 - where fixed digits read best
+        return f"{value:.4f}"
+    return f"{value:.3e}"
+
+
+def rate(value: float | None) -> str:
+    """A learning rate: `2.0e-4`; `?` for unknown."""
+    if value is None:
+        return "?"
+    if not math.isfinite(value):
+        return loss(value)
+    mantissa, _, exponent = f"{value:.1e}".partition("e")
+    return "0" if value == 0 else f"{mantissa}e{int(exponent)}"
+
+
+def _escape(char: str) -> str:
+    code = ord(char)
+    if char in "\n\r\t":
+        return {"\n": "\\n", "\r": "\\r", "\t": "\\t"}[char]
+    if 0xDC80 <= code <= 0xDCFF:  # noqa: PLR2004 - surrogateescape's range
+        return f"\\x{code - 0xDC00:02x}"
+    if code < 0x100:  # noqa: PLR2004 - one byte
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"  # noqa: PLR2004 - two bytes
+
+
+def _encodable(text: str) -> str:
+    if text.isascii():
+        return text
+    return "".join(_escape(c) if 0xD800 <= ord(c) <= 0xDFFF else c for c in text)  # noqa: PLR2004 - surrogates
