@@ -1,13 +1,13 @@
 """Every exception that ckpt raises on purpose; imports nothing.
 
-    CheckpointError
-    ├── NoSuchRun               the path is no run: says what was looked for
-    ├── UnreadableCheckpoint    nothing can be said of this path as a checkpoint
-    │   ├── NoCheckpoint        no format claims the path
-    │   └── UnsupportedVersion  understood to be newer than, or other than, what we read
-    ├── TornRead                the file is being written right now: read it again
-    ├── DuplicateKey            a JSON object holds one key twice
-    └── PublishError            a checkpoint could not be published; what was there still is
+CheckpointError
+├── NoSuchRun               the path is no run: says what was looked for
+├── UnreadableCheckpoint    nothing can be said of this path as a checkpoint
+│   ├── NoCheckpoint        no format claims the path
+│   └── UnsupportedVersion  understood to be newer than, or other than, what we read
+├── TornRead                the file is being written right now: read it again
+├── DuplicateKey            a JSON object holds one key twice
+└── PublishError            a checkpoint could not be published; what was there still is
 """
 
 
@@ -45,7 +45,7 @@ class NoCheckpoint(UnreadableCheckpoint):
 
 
 class UnsupportedVersion(UnreadableCheckpoint):
-    """The path is understood to be newer than, or of another kind than, what this program reads."""
+    """The path is newer than, or of another kind than, what this program reads."""
 
     code = "unsupported-version"
 

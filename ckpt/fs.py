@@ -8,6 +8,7 @@ import errno
 import os
 import shutil
 import stat as stat_module
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,8 +24,8 @@ REMOTE_TYPES = frozenset(
      "glusterfs", "orangefs", "pvfs2", "virtiofs", "fuse", "fuseblk", "davfs", "ncpfs"}
 )  # fmt: skip
 LOCAL_TYPES = frozenset(
-    {"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "tmpfs", "ramfs", "f2fs", "bcachefs", "overlay",
-     "jfs", "reiserfs", "ntfs3", "exfat", "vfat"}
+    {"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "tmpfs", "ramfs", "f2fs", "bcachefs",
+     "overlay", "jfs", "reiserfs", "ntfs3", "exfat", "vfat"}
 )  # fmt: skip
 
 
@@ -113,7 +114,7 @@ def _call(name: str, path: str | Path, function: Callable[[], T], size_bytes: in
     return function()
 
 
-# ---- looking -------------------------------------------------------------------------------------
+# ---- looking --------------------------------------------------------------------------------
 
 
 def identity(path: Path | str, *, follow: bool = True) -> Identity | None:
@@ -214,10 +215,7 @@ class File:
         """Read up to `size` bytes from `offset`; fewer only where the file ends."""
         parts: list[bytes] = []
         while size > 0:
-            at, wanted = offset, min(size, 1 << 26)
-            part = _call(
-                "read", self.path, lambda: os.pread(self._descriptor, wanted, at), wanted
-            )  # the lambda runs at once, so the loop's names are still this turn's
+            part = self._read_once(offset, min(size, 1 << 26))
             if not part:
                 break
             parts.append(part)
@@ -225,19 +223,21 @@ class File:
             size -= len(part)
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
+    def _read_once(self, offset: int, size: int) -> bytes:
+        return _call("read", self.path, lambda: os.pread(self._descriptor, size, offset), size)
+
+    def _fill(self, buffer: bytearray, offset: int) -> int:
+        return _call(
+            "read", self.path, lambda: os.preadv(self._descriptor, [buffer], offset), len(buffer)
+        )
+
     def blocks(self, block_bytes: int = BLOCK_BYTES) -> Iterator[memoryview]:
         """Yield the file from its start; each block is overwritten by the next."""
         buffer = bytearray(block_bytes)
         view = memoryview(buffer)
         offset = 0
         while True:
-            at = offset
-            count = _call(
-                "read",
-                self.path,
-                lambda: os.preadv(self._descriptor, [buffer], at),
-                block_bytes,
-            )
+            count = self._fill(buffer, offset)
             if not count:
                 return
             yield view[:count]
@@ -245,7 +245,7 @@ class File:
 
 
 def disk_usage(path: Path) -> tuple[int, int]:
-    """Return (free, total) bytes of the file system that holds `path`; free is what a user gets."""
+    """Return (free, total) bytes of the file system that holds `path`, free as a user gets."""
     found = _call("statvfs", path, lambda: os.statvfs(path))
     return found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
 
@@ -265,10 +265,10 @@ def find_mount(table: str, real: str) -> Mount | None:
     for line in table.splitlines():
         left, separator, right = line.partition(" - ")
         fields, tail = left.split(" "), right.split(" ")
-        if not separator or len(fields) < 6 or not tail[0]:  # noqa: PLR2004 - the table's columns
+        if not separator or len(fields) < 6 or not tail[0]:
             continue
         point = _unescape_mount(fields[4])
-        inside = point == "/" or real == point or real.startswith(point + "/")
+        inside = point in ("/", real) or real.startswith(point + "/")
         if inside and (best is None or len(point) >= len(best.point)):
             best = Mount(point, tail[0], "ro" in fields[5].split(","))
     return best
@@ -294,11 +294,27 @@ def is_process_alive(pid: int) -> bool:
     return bool(fields) and fields[0] not in ("Z", "X")
 
 
-# ---- changing ------------------------------------------------------------------------------------
+def process_start_ticks(pid: int) -> int | None:
+    """Clock ticks from boot to the start of a process: with its pid and boot id, its identity."""
+    try:
+        return int(read_proc(f"{pid}/stat").rpartition(")")[2].split()[19])
+    except (OSError, IndexError, ValueError):
+        return None
+
+
+def boot_id() -> str | None:
+    """What tells one boot of this host from the next; None where the kernel does not say."""
+    try:
+        return read_proc("sys/kernel/random/boot_id").strip()
+    except OSError:
+        return None
+
+
+# ---- changing --------------------------------------------------------------------------------
 
 
 def make_directory(path: Path, *, parents: bool = False) -> None:
-    """Make a directory with mode 0777 & ~umask; with `parents` one that is there already is fine."""
+    """Make a directory, mode 0777 & ~umask; with `parents` one that is there is fine."""
     if parents:
         _call("mkdir", path, lambda: os.makedirs(path, exist_ok=True))  # noqa: PTH103 - one call style
     else:
@@ -338,11 +354,10 @@ class NewFile:
         """Write all of `data`."""
         rest = memoryview(data).cast("B") if len(data) else memoryview(b"")
         while rest:
-            part = rest[: 1 << 26]
-            written = _call(
-                "write", self.path, lambda: os.write(self._descriptor, part), len(part)
-            )
-            rest = rest[written:]
+            rest = rest[self._write_once(rest[: 1 << 26]) :]
+
+    def _write_once(self, part: memoryview) -> int:
+        return _call("write", self.path, lambda: os.write(self._descriptor, part), len(part))
 
     def sync(self) -> None:
         """Make the content durable. A failure is final: the caller must not publish the file."""
@@ -387,7 +402,25 @@ def append_bytes(path: Path, data: bytes) -> None:
 
     written = _call("append", path, append, len(data))
     if written != len(data):
-        raise OSError(errno.ENOSPC, f"only {written} of {len(data)} bytes were appended", str(path))
+        raise OSError(
+            errno.ENOSPC, f"only {written} of {len(data)} bytes were appended", str(path)
+        )
+
+
+@contextmanager
+def appending(path: Path) -> Iterator[int]:
+    """Yield a descriptor that appends to `path`: where a child process writes its output."""
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+    descriptor = _call("create", path, lambda: os.open(path, flags, 0o666))
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def make_temporary_directory(prefix: str) -> Path:
+    """Make a directory of our own where the system keeps temporary ones."""
+    return Path(_call("mkdir", prefix, lambda: tempfile.mkdtemp(prefix=prefix)))
 
 
 def rename_to_free_name(source: Path, target: Path) -> None:

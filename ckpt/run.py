@@ -4,11 +4,11 @@ No I/O and no clock: times come in with events. The series inside a view only gr
 else is replaced. `health.py` judges a view, `sources.py` makes the events.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 from ckpt.checkpoint import NOTHING, Slot
 from ckpt.series import SeriesView
@@ -127,7 +127,7 @@ class RunView:
     Unknown is None. `values_from` maps a field's name to the path of the source it came from.
     `series` maps a name (`loss`, `eval_loss`, `learning_rate`, `grad_norm`) to its points, ordered
     by (segment, step). `loss_nonfinite` counts NaN and infinite losses, in all segments.
-    `loss_trend` is the relative change of the smoothed loss over the recent points: negative falls.
+    `loss_trend` is the relative change of the smoothed loss over the recent points (falling < 0).
     `seen_at` is the time of the last batch of events (epoch seconds); ages are counted from it.
     `is_reachable` is False while the run's directory is gone; what was known is kept.
     """

@@ -43,7 +43,7 @@ class Series:
         return self._length
 
     def append(self, segment: int, step: int, time: float, value: float) -> None:
-        """Append one point. `step` from 0 to 2^48 - 1, `segment` from 0; `time` in epoch seconds."""
+        """Append one point: `segment` from 0, `step` below 2^48, `time` in epoch seconds."""
         at = self._length % CHUNK_POINTS
         if at == 0:
             if self._length == 0:

@@ -1,0 +1,334 @@
+"""The trainer's side, without torch: how a training script tells what it is doing.
+
+Owns `run.json`, `training_state.json` and `metrics.jsonl` of a run, and saves checkpoints of
+anything that has a buffer, a dtype and a shape. Must not know who watches.
+"""
+
+import importlib.metadata
+import math
+import os
+import socket
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+from ckpt import fs, jsontext
+from ckpt.errors import CheckpointError, PublishError
+from ckpt.operation import drive
+
+STATE_NAME, METRICS_NAME, RUN_NAME = "training_state.json", "metrics.jsonl", "run.json"
+STATE_INTERVAL_S = 0.25
+_SECRET_WORDS = ("KEY", "TOKEN", "SECRET", "PASSWORD")
+_ENV_PREFIXES = ("CUDA_", "NCCL_", "OMP_", "PYTORCH_", "SLURM_", "TORCH_", "HF_", "XLA_")
+_ENV_NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT",
+              "CONDA_DEFAULT_ENV", "VIRTUAL_ENV", "PYTHONPATH", "LD_LIBRARY_PATH")  # fmt: skip
+_PACKAGES = ("torch", "numpy", "safetensors", "transformers", "accelerate", "peft", "ckpt-monitor")
+_DTYPES = {
+    "bool": "BOOL", "int8": "I8", "uint8": "U8", "int16": "I16", "uint16": "U16", "int32": "I32",
+    "uint32": "U32", "int64": "I64", "uint64": "U64", "float16": "F16", "bfloat16": "BF16",
+    "float32": "F32", "float64": "F64", "complex64": "C64", "float8_e4m3fn": "F8_E4M3",
+    "float8_e5m2": "F8_E5M2",
+}  # fmt: skip
+
+
+class ArrayLike(Protocol):
+    """What a tensor must have to be saved: numpy arrays do."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Its extent along each axis; `()` for a scalar."""
+
+    @property
+    def dtype(self) -> Any:
+        """A dtype with `name` (`float32`), `byteorder` and `newbyteorder`, as numpy's."""
+
+    def tobytes(self) -> bytes:
+        """Its elements in row-major order, whatever its strides are."""
+
+
+class Recorder:
+    """Records one run from inside its training script.
+
+        with Recorder("runs/exp1", total_steps=10_000, config={"learning_rate": 3e-4}) as recorder:
+            for step in range(1, 10_001):
+                ...
+                recorder.log(step, loss=loss, learning_rate=rate)
+                if step % 1000 == 0:
+                    recorder.save(step, tensors)
+
+    `config` is free JSON; the fields of `training_state.json` (`batch_size`, `sequence_length`,
+    `task`, `model_path`, …) are taken from it by name. Only rank 0 should make one.
+
+    Raises:
+        CheckpointError: the directory cannot be made or written.
+    """
+
+    def __init__(
+        self, run_dir: str | Path, *, total_steps: int = 0, config: Mapping[str, Any] | None = None
+    ) -> None:
+        self.run_dir = Path(run_dir)
+        self._config = dict(config or {})
+        self._state = _fresh_state(total_steps, self._config)
+        self._state_written_at = 0.0
+        self._is_torn = False
+        try:
+            fs.make_directory(self.run_dir, parents=True)
+            fs.replace_bytes(self.run_dir / RUN_NAME, _encode(_run_record(self._config)))
+        except OSError as error:
+            raise _cannot_write(self.run_dir, error) from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._write_state(finished=kind is None)
+
+    def log(self, step: int, **values: float | None) -> None:
+        """Append one line to `metrics.jsonl` and bring `training_state.json` up to date.
+
+        `values` are numbers by name: `loss`, `eval_loss`, `learning_rate`, `grad_norm`, `epoch`,
+        `tokens` and any other. A NaN or infinite one is recorded as such; None is left out. The
+        state file is replaced at most four times a second, and at every save.
+        """
+        now = time.time()
+        numbers = {
+            name: _number(name, value) for name, value in values.items() if value is not None
+        }
+        lost = [name for name, value in numbers.items() if not math.isfinite(value)]
+        line: dict[str, Any] = {"step": step, "time": round(now, 3)}
+        line |= {name: None if name in lost else value for name, value in numbers.items()}
+        if lost:
+            line["nonfinite"] = lost
+        self._append(jsontext.dumps(line).encode() + b"\n")
+        self._take(step, numbers, now)
+        if now - self._state_written_at >= STATE_INTERVAL_S:
+            self._write_state()
+
+    def save(
+        self,
+        step: int,
+        tensors: Mapping[str, ArrayLike],
+        *,
+        name: str | None = None,
+        meta: Mapping[str, Any] | None = None,
+    ) -> Path:
+        """Save a checkpoint as an AstrAI directory, durable before this returns; return its path.
+
+        `name` is `epoch_<E>_step_<S>` when not given. `meta` is merged into meta.json under the
+        recorder's own step and epoch, which always win.
+
+        Raises:
+            PublishError: the name is taken, or the disk refused; nothing published was touched.
+        """
+        from ckpt.formats.astrai import write_checkpoint
+        from ckpt.generations import publish_new
+
+        self._write_state()
+        epoch = self._state["epoch"]
+        target = self.run_dir / (name or f"epoch_{epoch}_step_{step}")
+        buffers = [_buffer(key, tensor) for key, tensor in tensors.items()]
+        full_meta = {
+            **(meta or {}),
+            "epoch": epoch,
+            "consumed_samples": step * self._state["batch_size"] * self._state["grad_accum_steps"],
+            "timestamp": time.strftime("%Y-%m-%dT%H:%M:%S"),
+            "optimizer_step": step,
+        }
+        if (loss := self._state.get("loss")) is not None:
+            full_meta["loss"] = loss
+
+        def write(staging: Path) -> None:
+            write_checkpoint(staging, full_meta, self._config, buffers)
+
+        try:
+            drive(publish_new(target, write))
+        except OSError as error:
+            raise PublishError(
+                f"{target}: not saved: {error.strerror or error}", path=str(target)
+            ) from error
+        return target
+
+    def _append(self, line: bytes) -> None:
+        """Append one line; after a failure the next one starts anew, behind whatever half is there."""
+        path = self.run_dir / METRICS_NAME
+        try:
+            fs.append_bytes(path, b"\n" + line if self._is_torn else line)
+        except OSError as error:
+            self._is_torn = True
+            raise _cannot_write(path, error) from error
+        self._is_torn = False
+
+    def _take(self, step: int, numbers: Mapping[str, float], now: float) -> None:
+        state = self._state
+        state["step"] = step
+        if "epoch" in numbers:
+            state["epoch"] = int(numbers["epoch"])
+        if "learning_rate" in numbers:
+            state["lr"] = jsontext.finite_or_none(numbers["learning_rate"]) or 0.0
+        for name in ("loss", "grad_norm", "tokens"):
+            if name in numbers:
+                state[name] = jsontext.finite_or_none(numbers[name])
+        loss, best = numbers.get("loss"), state["best_loss"]
+        if loss is not None and math.isfinite(loss) and (best is None or loss < best):
+            state["best_loss"] = loss
+        state["updated_at"] = round(now, 3)
+
+    def _write_state(self, *, finished: bool = False) -> None:
+        if finished:
+            self._state["finished"] = True
+        try:
+            fs.replace_bytes(self.run_dir / STATE_NAME, _encode(self._state), durable=False)
+        except OSError as error:
+            raise _cannot_write(self.run_dir / STATE_NAME, error) from error
+        self._state_written_at = time.time()
+
+
+def _fresh_state(total_steps: int, config: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of ferrotensor's training_state.json in its order; ours are added behind."""
+    taken = config.get
+    return {
+        "step": 0,
+        "total_steps": total_steps,
+        "best_loss": None,
+        "lr": float(taken("learning_rate", 0.0)),
+        "epoch": 0,
+        "batch_size": int(taken("batch_size", 1)),
+        "grad_accum_steps": int(taken("grad_accum_steps", 1)),
+        "sequence_length": int(taken("sequence_length", 128)),
+        "fp16": bool(taken("fp16", False)),
+        "train_modules": str(taken("train_modules", "full")),
+        "task": str(taken("task", "sft")),
+        "model_path": str(taken("model_path", "")),
+        "dataset_path": str(taken("dataset_path", "")),
+        "seed": int(taken("seed", 0)),
+    }
+
+
+def _run_record(config: Mapping[str, Any]) -> dict[str, Any]:
+    """How this process was started, for a later resume; never a secret."""
+    return {
+        "schema": "ckpt.run/1",
+        "argv": [sys.executable, *sys.orig_argv[1:]],
+        "cwd": os.getcwd(),  # noqa: PTH109 - a fact about the process, not a path to use
+        "python": sys.version.split()[0],
+        "env": _named_environment(os.environ),
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "process_start_ticks": fs.process_start_ticks(os.getpid()),
+        "boot_id": fs.boot_id(),
+        "started_at": time.time(),
+        "git": {"commit": _git_commit(Path.cwd()), "dirty": None},
+        "versions": _versions(),
+        "world_size": int(os.environ.get("WORLD_SIZE", "1")),
+        "gpus": _gpus(),
+        "config": dict(config),
+    }
+
+
+def _named_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    return {
+        name: value
+        for name, value in sorted(environment.items())
+        if (name.startswith(_ENV_PREFIXES) or name in _ENV_NAMES)
+        and not any(word in name.upper() for word in _SECRET_WORDS)
+    }
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for package in _PACKAGES:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.version.cuda:
+        found["cuda"] = torch.version.cuda
+    return found
+
+
+def _gpus() -> list[dict[str, Any]]:
+    """The GPUs that this process already uses through torch; asking never starts CUDA."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return []
+    found = []
+    for index in range(torch.cuda.device_count()):
+        device = torch.cuda.get_device_properties(index)
+        found.append(
+            {
+                "name": device.name,
+                "capability": f"{device.major}.{device.minor}",
+                "memory_bytes": device.total_memory,
+            }
+        )
+    return found
+
+
+def _git_commit(directory: Path) -> str | None:
+    """The commit checked out around a directory, read from .git itself; None outside of one."""
+    for parent in (directory, *directory.parents):
+        try:
+            head = fs.read_bytes(parent / ".git" / "HEAD", limit=4096).decode().strip()
+        except (OSError, UnicodeDecodeError):
+            continue
+        if not head.startswith("ref: "):
+            return head
+        reference = head.removeprefix("ref: ")
+        try:
+            return fs.read_bytes(parent / ".git" / reference, limit=4096).decode().strip()
+        except OSError:
+            return _packed_commit(parent / ".git" / "packed-refs", reference)
+    return None
+
+
+def _packed_commit(packed: Path, reference: str) -> str | None:
+    try:
+        lines = fs.read_bytes(packed).decode(errors="replace").splitlines()
+    except OSError:
+        return None
+    return next((line.split()[0] for line in lines if line.endswith(f" {reference}")), None)
+
+
+def _buffer(name: str, tensor: ArrayLike) -> tuple[str, str, tuple[int, ...], memoryview]:
+    """(name, dtype, shape, bytes) of a tensor, little-endian and row-major whatever it was."""
+    dtype = tensor.dtype
+    spelt = _DTYPES.get(str(getattr(dtype, "name", dtype)))
+    if spelt is None:
+        raise PublishError(
+            f"tensor {name!r}: dtype {dtype} cannot be saved",
+            hint=f"convert it to one of {', '.join(sorted(_DTYPES))}",
+        )
+    if getattr(dtype, "byteorder", "=") == ">":
+        converted: Any = tensor
+        tensor = converted.astype(dtype.newbyteorder("<"))
+    # tobytes() is row-major whatever the strides are: the buffer of a column-major array would
+    # be saved as other values, silently
+    return name, spelt, tuple(tensor.shape), memoryview(tensor.tobytes())
+
+
+def _number(name: str, value: Any) -> float:
+    try:
+        number = float(value)
+    except (TypeError, ValueError) as error:
+        raise CheckpointError(f"{name}: expected a number, found {value!r}") from error
+    return int(value) if number.is_integer() and isinstance(value, int) else number
+
+
+def _encode(value: Mapping[str, Any]) -> bytes:
+    try:
+        return jsontext.dumps(value, indent=2).encode()
+    except (TypeError, ValueError) as error:
+        raise CheckpointError(f"a value cannot be written as JSON: {error}") from error
+
+
+def _cannot_write(path: Path, error: OSError) -> CheckpointError:
+    return CheckpointError(f"{path}: cannot be written: {error.strerror or error}", path=str(path))

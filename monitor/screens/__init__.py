@@ -1,0 +1,1 @@
+"""One module a screen; each asks the app and paints what it is given."""
