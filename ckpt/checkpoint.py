@@ -176,7 +176,7 @@ class Generation:
     """One complete payload that is, or was, behind a slot.
 
     `id` is stable while the payload lives; `path` is where it lies now; `complete` is None when it
-    cannot be proven. `verified` is None when nothing was ever compared, or the entry no longer fits.
+    cannot be proven. `verified` is None when nothing was compared, or what was no longer fits.
     """
 
     id: str

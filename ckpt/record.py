@@ -157,7 +157,7 @@ class Recorder:
         return target
 
     def _append(self, line: bytes) -> None:
-        """Append one line; after a failure the next one starts anew, behind whatever half is there."""
+        """Append one line; after a failure the next starts anew, behind whatever half is there."""
         path = self.run_dir / METRICS_NAME
         try:
             fs.append_bytes(path, b"\n" + line if self._is_torn else line)
