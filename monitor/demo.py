@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 TOTAL_STEPS, CHECKPOINT_EVERY, EVALUATE_EVERY = 6000, 300, 100
 STEPS_PER_SECOND = 50
 BATCH_SIZE, HIDDEN_SIZE = 64, 48
-PEAK_RATE, WARMUP_STEPS, WEIGHT_DECAY, SEED = 8e-3, 200, 1e-4, 7
+PEAK_RATE, WARMUP_STEPS, WEIGHT_DECAY, SEED = 1.5e-3, 300, 1e-2, 7
 CONFIG: Mapping[str, Any] = {
     "task": "two-spirals",
     "model_path": "mlp-2x48",
@@ -142,11 +142,11 @@ def _spirals(random: "np.random.Generator", count: int) -> tuple["Array", "Array
     import numpy as np
 
     labels = random.integers(0, 2, count)
-    turns = np.sqrt(random.uniform(0.04, 1.0, count)) * 3 * np.pi
+    turns = np.sqrt(random.uniform(0.04, 1.0, count)) * 4 * np.pi
     sign = np.where(labels == 1, 1.0, -1.0)
-    radius = (turns / (3 * np.pi) * sign)[:, None]
+    radius = (turns / (4 * np.pi) * sign)[:, None]
     points = np.stack([np.cos(turns), np.sin(turns)], axis=1) * radius
-    return points * 2 + random.normal(0, 0.04, points.shape), labels.astype(float)
+    return points * 2 + random.normal(0, 0.08, points.shape), labels.astype(float)
 
 
 def _fresh_weights(random: "np.random.Generator") -> dict[str, "Array"]:
