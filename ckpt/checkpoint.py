@@ -12,6 +12,8 @@ from types import MappingProxyType
 from typing import Any
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
+UNSUPPORTED_CODES = frozenset({"unsupported-version", "unsupported-dtype", "foreign-state"})
+"""Codes of findings that say nothing of the bytes: newer, or of a kind that we do not read."""
 
 
 class Severity(StrEnum):

@@ -51,9 +51,23 @@ class UnsupportedVersion(UnreadableCheckpoint):
 
 
 class TornRead(CheckpointError):
-    """The file does not parse: it is being written right now, or was left half-written."""
+    """The file does not parse: it is being written right now, or was left half-written.
+
+    `finding_code` is what a check calls it when it stays so (`bad-index`), None: any JSON file.
+    """
 
     code = "torn-read"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        path: str | None = None,
+        hint: str | None = None,
+        finding_code: str | None = None,
+    ) -> None:
+        super().__init__(message, path=path, hint=hint)
+        self.finding_code = finding_code
 
 
 class DuplicateKey(CheckpointError):

@@ -6,11 +6,13 @@ strict JSON only. Knows nothing of files or of any format's fields.
 
 import json
 import math
+import re
 from typing import Any
 
 from ckpt.errors import DuplicateKey, TornRead
 
 _BOM = b"\xef\xbb\xbf"
+_SPACE = re.compile(r"[ \t\r\n]*")
 
 
 def has_bom(data: bytes) -> bool:
@@ -44,6 +46,34 @@ def parse(data: bytes, *, path: str) -> Any:
         raise TornRead(f"{path}: not JSON: {error}", path=path) from None
 
 
+def leading_members(head: bytes) -> dict[str, Any]:
+    """Return the complete members at the start of an object whose text is cut off.
+
+    For the first 64 KiB of a file of hundreds of MB: what cannot be told from there is left out.
+    A key given twice has its last value, as everywhere in this text's own program.
+    """
+    text = head.removeprefix(_BOM).decode("utf-8", errors="replace")
+    members: dict[str, Any] = {}
+    position = _skip_space(text, 0)
+    if not text.startswith("{", position):
+        return {}
+    try:
+        while True:
+            key, position = _DECODER.raw_decode(text, _skip_space(text, position + 1))
+            position = _skip_space(text, position)
+            if not isinstance(key, str) or not text.startswith(":", position):
+                return members
+            value, position = _DECODER.raw_decode(text, _skip_space(text, position + 1))
+            position = _skip_space(text, position)
+            if not text.startswith((",", "}"), position):  # the cut may lie inside a number
+                return members
+            members[key] = value
+            if text.startswith("}", position):
+                return members
+    except (ValueError, RecursionError):
+        return members
+
+
 def dumps(value: Any, *, indent: int | None = None, sort_keys: bool = False) -> str:
     """Write strict JSON; raises ValueError for a non-finite number and TypeError by type."""
     return json.dumps(
@@ -54,6 +84,14 @@ def dumps(value: Any, *, indent: int | None = None, sort_keys: bool = False) -> 
 def finite_or_none(value: float | None) -> float | None:
     """Return the number, or None where strict JSON has no word for it."""
     return value if value is not None and math.isfinite(value) else None
+
+
+_DECODER = json.JSONDecoder()
+
+
+def _skip_space(text: str, position: int) -> int:
+    found = _SPACE.match(text, position)
+    return found.end() if found else position
 
 
 class _TwiceGivenError(Exception):
