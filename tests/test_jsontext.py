@@ -1,0 +1,60 @@
+"""JSON as trainers write it in, strict JSON out."""
+
+import math
+
+import pytest
+
+from ckpt import jsontext
+from ckpt.errors import DuplicateKey, TornRead
+
+
+@pytest.mark.parametrize(
+    ("data", "value"),
+    [
+        (b'{"a": 1}', {"a": 1}),
+        (b'\xef\xbb\xbf{\r\n"a": 1}\r\n', {"a": 1}),
+        (b'{"best": Infinity, "b": -Infinity}', {"best": math.inf, "b": -math.inf}),
+        (b'{"a": {"b": 1}, "c": {"b": 2}}', {"a": {"b": 1}, "c": {"b": 2}}),
+        (b'{"seed": 18446744073709551615}', {"seed": 18446744073709551615}),
+    ],
+)
+def test_what_trainers_write_is_read(data: bytes, value: object) -> None:
+    assert jsontext.parse(data, path="f") == value
+
+
+def test_a_bare_nan_is_read_as_one() -> None:
+    assert math.isnan(jsontext.parse(b"NaN", path="f"))
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        (b"", "f: the file is empty, expected JSON"),
+        (b" \n", "f: the file is empty, expected JSON"),
+        (b'{"a": ', "f: not JSON at line 1 column 7"),
+        (b"\xff\xfe{}", "f: not JSON"),
+        (b"[" * 200_000, "f: not JSON: nested too deeply"),
+        (b"1" * 5000, "f: not JSON: Exceeds the limit"),
+        (b"{}{}", "f: not JSON at line 1 column 3"),
+        (b"\x00\x00", "f: not JSON"),
+    ],
+)
+def test_what_does_not_parse_may_be_half_written(data: bytes, says: str) -> None:
+    with pytest.raises(TornRead) as caught:
+        jsontext.parse(data, path="f")
+    assert caught.value.message.startswith(says)
+
+
+@pytest.mark.parametrize("data", [b'{"a":1,"a":1}', b'[{"b":{"a":1,"c":2,"a":3}}]'])
+def test_a_key_given_twice_is_named_at_every_depth(data: bytes) -> None:
+    with pytest.raises(DuplicateKey, match="f: duplicate key 'a'"):
+        jsontext.parse(data, path="f")
+
+
+def test_only_strict_json_goes_out() -> None:
+    assert jsontext.dumps({"b": 1, "a": "é"}) == '{"b": 1, "a": "é"}'
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        jsontext.dumps({"a": math.nan})
+    assert jsontext.finite_or_none(math.nan) is None
+    assert jsontext.finite_or_none(-math.inf) is None
+    assert jsontext.finite_or_none(0.5) == 0.5
