@@ -1,7 +1,7 @@
 """Append-only points of one value: array chunks and a length.
 
 A point is (segment, step, time, value) at 20 bytes: step and segment packed in eight, the time as
-seconds since the series' first point in four, the value as a double. One thread appends; a
+seconds since its chunk's first known time in four, the value as a double. One thread appends; a
 `SeriesView` is a length over the same storage, so readers in other threads see a fixed prefix.
 """
 
@@ -17,7 +17,10 @@ _STEP_MASK = (1 << _STEP_BITS) - 1
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One recorded value. `value` may be NaN or infinite: that is the news, never dropped."""
+    """One recorded value. `value` may be NaN or infinite: that is the news, never dropped.
+
+    `time` is epoch seconds, NaN where the file does not tell it.
+    """
 
     segment: int
     step: int
@@ -28,14 +31,14 @@ class Point:
 class Series:
     """The growing storage behind `SeriesView`s. `append` is the only way in."""
 
-    __slots__ = ("_keys", "_length", "_times", "_values", "_zero", "nonfinite")
+    __slots__ = ("_keys", "_length", "_times", "_values", "_zeros", "nonfinite")
 
     def __init__(self) -> None:
         self._keys: list[array[int]] = []
         self._times: list[array[float]] = []
         self._values: list[array[float]] = []
+        self._zeros: list[float] = []
         self._length = 0
-        self._zero = 0.0
         self.nonfinite = 0
         """How many values so far are NaN or infinite."""
 
@@ -43,35 +46,58 @@ class Series:
         return self._length
 
     def append(self, segment: int, step: int, time: float, value: float) -> None:
-        """Append one point: `segment` from 0, `step` below 2^48, `time` in epoch seconds."""
-        at = self._length % CHUNK_POINTS
-        if at == 0:
-            if self._length == 0:
-                self._zero = time
-            self._keys.append(array("q"))
-            self._times.append(array("f"))
-            self._values.append(array("d"))
+        """Append one point: `segment` from 0, `step` below 2^48, `time` in epoch seconds or NaN."""
+        if self._length % CHUNK_POINTS == 0:
+            self._open_chunk(time)
+        zero = self._zeros[-1]
+        if zero != zero:  # noqa: PLR0124 - NaN: no time was known in this chunk so far
+            self._zeros[-1] = zero = time
         self._keys[-1].append(segment << _STEP_BITS | step)
-        self._times[-1].append(time - self._zero)
+        self._times[-1].append(time - zero)
         self._values[-1].append(value)
         if not math.isfinite(value):
             self.nonfinite += 1
         self._length += 1
 
     def point(self, index: int) -> Point:
-        """Return the point at an index from 0; times are exact to about a second a day."""
+        """Return the point at an index from 0; its time is exact to some milliseconds."""
         chunk, at = divmod(index, CHUNK_POINTS)
         key = self._keys[chunk][at]
         return Point(
             key >> _STEP_BITS,
             key & _STEP_MASK,
-            self._zero + self._times[chunk][at],
+            self._zeros[chunk] + self._times[chunk][at],
             self._values[chunk][at],
         )
+
+    def copy(self, length: int) -> "Series":
+        """Return a storage of its own with the first `length` points."""
+        copied = Series()
+        for index in range(length):
+            point = self.point(index)
+            copied.append(point.segment, point.step, point.time, point.value)
+        return copied
 
     def view(self) -> "SeriesView":
         """Return the points so far as a value."""
         return SeriesView(self, self._length)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the arrays, the room that a growing chunk keeps in reserve included."""
+        columns = (self._keys, self._times, self._values)
+        return sum(chunk.__sizeof__() for column in columns for chunk in column)
+
+    def _open_chunk(self, time: float) -> None:
+        """Begin a chunk; the full one before it gives back the room it had kept to grow."""
+        if self._keys:
+            self._keys[-1] = self._keys[-1][:]
+            self._times[-1] = self._times[-1][:]
+            self._values[-1] = self._values[-1][:]
+        self._keys.append(array("q"))
+        self._times.append(array("f"))
+        self._values.append(array("d"))
+        self._zeros.append(time)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -97,3 +123,12 @@ class SeriesView:
     def last(self) -> Point | None:
         """The newest point, None while there is none."""
         return self[-1] if self.length else None
+
+    def tail(self, count: int) -> tuple[Point, ...]:
+        """Return the newest `count` points, oldest first; fewer where there are fewer."""
+        start = max(0, self.length - count)
+        return tuple(self.series.point(index) for index in range(start, self.length))
+
+    def writable(self) -> Series:
+        """Return the storage to append to; a copy when somebody has appended beyond this view."""
+        return self.series if self.length == len(self.series) else self.series.copy(self.length)
