@@ -7,12 +7,19 @@ seconds since its chunk's first known time in four, the value as a double. One t
 
 import math
 from array import array
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
+from operator import itemgetter
 
 CHUNK_POINTS = 4096
 _STEP_BITS = 48
 _STEP_MASK = (1 << _STEP_BITS) - 1
+
+
+def key_of(segment: int, step: int) -> int:
+    """Pack a segment and a step: keys order as (segment, step) does."""
+    return (segment << _STEP_BITS) + step
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +53,7 @@ class Series:
         return self._length
 
     def append(self, segment: int, step: int, time: float, value: float) -> None:
-        """Append one point: `segment` from 0, `step` below 2^48, `time` in epoch seconds or NaN."""
+        """Append one point: `segment` from 0, `step` below 2^48, `time` epoch seconds or NaN."""
         if self._length % CHUNK_POINTS == 0:
             self._open_chunk(time)
         zero = self._zeros[-1]
@@ -69,6 +76,23 @@ class Series:
             self._zeros[chunk] + self._times[chunk][at],
             self._values[chunk][at],
         )
+
+    def runs(self, start: int, stop: int) -> "Iterator[tuple[array[int], array[float]]]":
+        """Yield keys (see `key_of`) and values of points `start` to `stop`, a chunk at a time."""
+        while start < stop:
+            chunk, at = divmod(start, CHUNK_POINTS)
+            end = min(CHUNK_POINTS, at + stop - start)
+            yield self._keys[chunk][at:end], self._values[chunk][at:end]
+            start += end - at
+
+    def index_of(self, segment: int, step: int) -> int:
+        """Return the index of the first point at or beyond a step, in points ordered by key."""
+        key = key_of(segment, step)
+        chunks = -(-self._length // CHUNK_POINTS)
+        later = bisect_left(self._keys, key, 0, chunks, key=itemgetter(0))
+        if later == 0:
+            return 0
+        return (later - 1) * CHUNK_POINTS + bisect_left(self._keys[later - 1], key)
 
     def copy(self, length: int) -> "Series":
         """Return a storage of its own with the first `length` points."""
