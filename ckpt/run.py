@@ -1,173 +1,351 @@
-"""The run model: `RunView`, the events that change it, and `apply`, the one pure reducer.
+"""The run model: the events that change a `RunView`, and `apply`, the one pure reducer.
 
 No I/O and no clock: times come in with events. The series inside a view only grows; everything
 else is replaced. `health.py` judges a view, `sources.py` makes the events.
+
+Several files may tell one value. Curves come from the finest history (`HISTORY_RANK`), a value
+that it lacks from the next. A number comes from the file that changed last; among files written
+within `SAME_WRITE_S` of it the one that has got furthest wins, then the finer one. The total of
+steps comes from the file that gave the step, the best loss is the lowest that any file tells.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from enum import StrEnum
-from pathlib import Path
-from typing import Any
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any, TypeAlias
 
-from ckpt.checkpoint import NOTHING, Slot
+from ckpt.checkpoint import Slot
+from ckpt.history import History, Row, Segment, grow, onto
 from ckpt.series import SeriesView
+from ckpt.view import (
+    Advice,
+    AtRisk,
+    Disk,
+    Health,
+    HealthState,
+    RunProcess,
+    RunView,
+    Source,
+    Stitched,
+    Warned,
+    Watching,
+)
 
+__all__ = [
+    "HISTORY_RANK",
+    "SAME_WRITE_S",
+    "Advice",
+    "AtRisk",
+    "Disk",
+    "DiskMeasured",
+    "Health",
+    "HealthState",
+    "History",
+    "LookedAt",
+    "Noticed",
+    "ProcessSeen",
+    "ReachableChanged",
+    "Row",
+    "RowsRead",
+    "RunEvent",
+    "RunProcess",
+    "RunView",
+    "Segment",
+    "SketchReplaced",
+    "SlotsScanned",
+    "Source",
+    "SourceGone",
+    "SourceRead",
+    "Stitched",
+    "TaskRead",
+    "Warned",
+    "Watching",
+    "apply",
+]
 
-class HealthState(StrEnum):
-    """What a run is doing, as far as its files and its process tell."""
+HISTORY_RANK: Mapping[str, int] = MappingProxyType(
+    {
+        "metrics": 0,
+        "astrai-metric": 1,
+        "trainer-log": 2,
+        "trainer-state": 3,
+        "samples": 4,
+        "training-state": 5,
+        "run-record": 6,
+    }
+)
+"""Kinds of sources, the finest history first."""
 
-    WAITING = "waiting"
-    TRAINING = "training"
-    EVALUATING = "evaluating"
-    SAVING = "saving"
-    STALLED = "stalled"
-    DIVERGED = "diverged"
-    DEAD = "dead"
-    FINISHED = "finished"
-    UNKNOWN = "unknown"
+SAME_WRITE_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Health:
-    """A verdict over a run and the sentences that it stands on."""
+class SourceRead:
+    """A progress file was read, or could not be; replaces what was known of it."""
 
-    state: HealthState = HealthState.WAITING
-    reasons: tuple[str, ...] = ()
+    source: Source
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
-    """One progress file. Times in epoch seconds; `error` says why it could not be read last time.
+class SourceGone:
+    """A progress file belongs to this run no longer; its history goes with it."""
 
-    `kind` is stable: `training-state`, `metrics`, `astrai-metric`, `trainer-state`, `trainer-log`,
-    `samples`, `run-record`. `cadence_s` is the learned median time between its changes.
-    `writes_only_at_saves`: its trainer has nothing to say between two saves.
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class RowsRead:
+    """Rows of one source, in the file's order, behind those that came before.
+
+    `restarts`: the file was begun anew, what came before is dropped. `is_sketch`: the rows are a
+    sample, shown until `SketchReplaced` says that the exact history is complete.
     """
 
+    key: str
+    rows: Sequence[Row]
     path: str
-    kind: str
-    modified_at: float | None = None
-    read_at: float | None = None
-    error: str | None = None
-    cadence_s: float | None = None
-    writes_only_at_saves: bool = False
+    restarts: bool = False
+    is_sketch: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Segment:
-    """One stretch of a run between (re)starts; its index is its place in `RunView.segments`."""
+class SketchReplaced:
+    """The exact history of a source is complete."""
 
-    first_step: int
-    last_step: int
-    source: str
+    key: str
 
 
 @dataclass(frozen=True, slots=True)
-class Warned:
-    """Something about the run that is wrong and is no checkpoint's finding."""
+class SlotsScanned:
+    """The checkpoints of the run as they are now; `saving_at` as in `RunView`."""
 
-    code: str
-    message: str
-    path: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Advice:
-    """The one line of advice; `key` names the key that helps, where one does."""
-
-    code: str
-    message: str
-    key: str | None = None
+    slots: tuple[Slot, ...]
+    saving_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class AtRisk:
-    """What would be lost if the run died now, measured from the newest usable checkpoint."""
+class ProcessSeen:
+    """What is known of the trainer's process."""
 
-    steps: int | None = None
-    seconds: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Disk:
-    """Space where the run lies: free bytes, the size of a save, how many more saves fit."""
-
-    free_bytes: int | None = None
-    save_bytes: int | None = None
-    saves_left: int | None = None
+    process: RunProcess
 
 
 @dataclass(frozen=True, slots=True)
-class RunProcess:
-    """The trainer's process as `run.json` recorded it; `is_alive` None: cannot be known from here.
+class TaskRead:
+    """What the run was set to do."""
 
-    `ended_cleanly` is True when the record says that the trainer finished by itself.
-    """
-
-    pid: int | None = None
-    host: str | None = None
-    started_at: float | None = None
-    is_alive: bool | None = None
-    ended_cleanly: bool | None = None
+    task: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Watching:
-    """How changes are noticed: `mode` is `events` or `polling`, `reason` says why polling."""
+class DiskMeasured:
+    """Free bytes where the run lies, None where that cannot be known."""
 
-    mode: str = "polling"
-    reason: str | None = None
+    free_bytes: int | None
 
 
 @dataclass(frozen=True, slots=True)
-class RunView:
-    """Everything a screen or `ckpt status` shows of a run.
+class ReachableChanged:
+    """The run's directory went away or came back."""
 
-    Unknown is None. `values_from` maps a field's name to the path of the source it came from.
-    `series` maps a name (`loss`, `eval_loss`, `learning_rate`, `grad_norm`) to its points, ordered
-    by (segment, step). `loss_nonfinite` counts NaN and infinite losses, in all segments.
-    `loss_trend` is the relative change of the smoothed loss over the recent points (falling < 0).
-    `seen_at` is the time of the last batch of events (epoch seconds); ages are counted from it.
-    `is_reachable` is False while the run's directory is gone; what was known is kept.
-    """
+    is_reachable: bool
 
-    run: Path
-    is_reachable: bool = True
-    step: int | None = None
-    total_steps: int | None = None
-    epoch: float | None = None
-    loss: float | None = None
-    loss_nonfinite: int = 0
-    loss_trend: float | None = None
-    eval_loss: float | None = None
-    best_loss: float | None = None
-    best_step: int | None = None
-    learning_rate: float | None = None
-    grad_norm: float | None = None
-    steps_per_second: float | None = None
-    eta_seconds: float | None = None
-    eta_error_seconds: float | None = None
-    updated_at: float | None = None
-    seen_at: float | None = None
-    health: Health = Health()
-    process: RunProcess = RunProcess()
-    sources: tuple[Source, ...] = ()
-    values_from: Mapping[str, str] = field(default_factory=lambda: NOTHING)
-    series: Mapping[str, SeriesView] = field(default_factory=lambda: NOTHING)
-    segments: tuple[Segment, ...] = ()
-    task: Mapping[str, Any] = field(default_factory=lambda: NOTHING)
-    watching: Watching = Watching()
-    slots: tuple[Slot, ...] = ()
-    newest_verified: str | None = None
-    at_risk: AtRisk = AtRisk()
-    disk: Disk = Disk()
-    advice: Advice | None = None
-    warnings: tuple[Warned, ...] = ()
 
-    @property
-    def points(self) -> int:
-        """Number of loss points (of the longest series where there is no loss)."""
-        if "loss" in self.series:
-            return len(self.series["loss"])
-        return max((len(view) for view in self.series.values()), default=0)
+@dataclass(frozen=True, slots=True)
+class Noticed:
+    """What is wrong with `subject` now; nothing when it is well again."""
+
+    subject: str
+    warnings: tuple[Warned, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LookedAt:
+    """When the events of this batch were found (epoch seconds)."""
+
+    at: float
+
+
+RunEvent: TypeAlias = (
+    SourceRead
+    | SourceGone
+    | RowsRead
+    | SketchReplaced
+    | SlotsScanned
+    | ProcessSeen
+    | TaskRead
+    | DiskMeasured
+    | ReachableChanged
+    | Noticed
+    | LookedAt
+)
+
+
+def apply(view: RunView, events: Sequence[RunEvent]) -> RunView:
+    """Return the view after a batch of events; the one given stays as it is."""
+    if not events:
+        return view
+    for event in events:
+        view = _after(view, event)
+    return _chosen(view)
+
+
+def _after(view: RunView, event: RunEvent) -> RunView:
+    match event:
+        case SourceRead(source):
+            others = [s for s in view.sources if s.identity != source.identity]
+            return replace(view, sources=tuple(sorted((*others, source), key=_source_order)))
+        case SourceGone(key):
+            return _without(view, key)
+        case RowsRead():
+            return _with_rows(view, event)
+        case SketchReplaced(key):
+            return replace(view, sketches=_dropped(view.sketches, key))
+        case SlotsScanned(slots, saving_at):
+            return replace(view, slots=slots, saving_at=saving_at)
+        case ProcessSeen(process):
+            return replace(view, process=process)
+        case TaskRead(task):
+            return replace(view, task=task)
+        case DiskMeasured(free_bytes):
+            return replace(view, disk=replace(view.disk, free_bytes=free_bytes))
+        case ReachableChanged(is_reachable):
+            return replace(view, is_reachable=is_reachable)
+        case Noticed(subject, warnings):
+            noticed = {
+                **_dropped(view.noticed, subject),
+                **({subject: warnings} if warnings else {}),
+            }
+            return replace(view, noticed=MappingProxyType(noticed))
+        case LookedAt(at):
+            return replace(view, seen_at=at)
+
+
+def _with_rows(view: RunView, event: RowsRead) -> RunView:
+    histories = view.sketches if event.is_sketch else view.histories
+    before = History() if event.restarts else histories.get(event.key, History())
+    grown = MappingProxyType({**histories, event.key: grow(before, event.rows, event.path)})
+    return replace(view, sketches=grown) if event.is_sketch else replace(view, histories=grown)
+
+
+def _without(view: RunView, key: str) -> RunView:
+    return replace(
+        view,
+        sources=tuple(source for source in view.sources if source.identity != key),
+        histories=_dropped(view.histories, key),
+        sketches=_dropped(view.sketches, key),
+    )
+
+
+def _dropped(values: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    return MappingProxyType({name: value for name, value in values.items() if name != key})
+
+
+def _source_order(source: Source) -> tuple[int, int, str]:
+    return HISTORY_RANK.get(source.kind, len(HISTORY_RANK)), source.path.count("/"), source.path
+
+
+# ---- which file's word counts -----------------------------------------------------------------
+
+
+_NUMBERS = ("step", "epoch", "loss", "eval_loss", "learning_rate", "grad_norm")
+
+
+def _chosen(view: RunView) -> RunView:
+    """Fill the fields that several sources may tell; `sources` are in the order of their rank."""
+    told: dict[str, tuple[Any, str]] = {}
+    for name in _NUMBERS:
+        source = _newest(view.sources, name)
+        if source is not None:
+            told[name] = (source.values[name], source.path)
+    total = _total_steps(view.sources)
+    if total is not None:
+        told["total_steps"] = total
+    histories = _ranked_histories(view)
+    best, best_step, best_from = _best(view.sources, histories)
+    if best is not None:
+        told["best_loss"] = (best, best_from)
+    updated = [s.modified_at for s in view.sources if s.values and s.modified_at is not None]
+    segments = histories[0][1].segments if histories else ()
+    series, stitched = _series(histories, view.stitched)
+    return replace(
+        view,
+        **{name: told.get(name, (None, ""))[0] for name in (*_NUMBERS, "total_steps")},
+        best_loss=best,
+        best_step=best_step,
+        loss_nonfinite=histories[0][1].losses.nonfinite if histories else 0,
+        values_from=MappingProxyType({name: path for name, (_, path) in told.items()}),
+        updated_at=max(updated, default=None),
+        series=series,
+        segments=segments,
+        stitched=stitched,
+    )
+
+
+def _newest(sources: Sequence[Source], name: str) -> Source | None:
+    tellers = [source for source in sources if source.values.get(name) is not None]
+    if not tellers:
+        return None
+    newest = max(source.modified_at or 0.0 for source in tellers)
+    fresh = [s for s in tellers if (s.modified_at or 0.0) >= newest - SAME_WRITE_S]
+    return max(fresh, key=lambda source: source.values.get("step") or 0)
+
+
+def _total_steps(sources: Sequence[Source]) -> tuple[int, str] | None:
+    """The total of steps; a total of 0 is none."""
+    stepper = _newest(sources, "step")
+    for source in (*((stepper,) if stepper else ()), *reversed(sources)):
+        total = source.values.get("total_steps")
+        if total:
+            return total, source.path
+    return None
+
+
+def _best(
+    sources: Sequence[Source], histories: Sequence[tuple[Source, History]]
+) -> tuple[float | None, int | None, str]:
+    best: tuple[float | None, int | None, str] = (None, None, "")
+    for source, history in histories[:1]:
+        if history.losses.best is not None:
+            best = (history.losses.best, history.losses.best_step, source.path)
+    for source in sources:
+        value = source.values.get("best_loss")
+        if value is None or not math.isfinite(value):
+            continue
+        if best[0] is None or value < best[0]:
+            best = (value, source.values.get("best_step"), source.path)
+    return best
+
+
+def _ranked_histories(view: RunView) -> list[tuple[Source, History]]:
+    found = []
+    for source in view.sources:
+        key = source.identity
+        history = view.sketches.get(key) or view.histories.get(key)
+        if history:
+            found.append((source, history))
+    return found
+
+
+def _series(
+    histories: Iterable[tuple[Source, History]], before: Mapping[str, Stitched]
+) -> tuple[Mapping[str, SeriesView], Mapping[str, Stitched]]:
+    series: dict[str, SeriesView] = {}
+    stitched: dict[str, Stitched] = {}
+    segments: tuple[Segment, ...] | None = None
+    for _, history in histories:
+        if segments is None:
+            segments = history.segments
+            series |= history.series
+            continue
+        first_steps = tuple(segment.first_step for segment in segments)
+        for name, points in history.series.items():
+            if name in series:
+                continue
+            known = before.get(name)
+            if known is None or (known.points, known.first_steps) != (points, first_steps):
+                known = Stitched(points, first_steps, onto(points, segments))
+            stitched[name] = known
+            series[name] = known.result
+    return MappingProxyType(series), MappingProxyType(stitched)
