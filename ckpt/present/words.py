@@ -1,7 +1,6 @@
-"""Values → words: rows of cells with a tone, human sizes and ages, text made fit for a terminal.
+"""The smallest pieces of what is said: cells, rows, signs, sizes, ages, text fit for a terminal.
 
-Pure: no I/O, no clock (`now` comes in), no colour codes, no markup. The CLI and the app both paint
-what this says, so a run reads the same in both.
+Knows no run and no checkpoint; `header` and `rows` build on it.
 """
 
 import math
@@ -14,6 +13,12 @@ from typing import Any
 
 MINUTE, HOUR, DAY = 60, 3600, 86400
 _UNITS = ("B", "KB", "MB", "GB", "TB", "PB")
+_ASCII_SIGNS = {
+    "●": "*", "○": "o", "◆": "*", "◇": "o", "✓": "+", "✗": "x", "\N{EN DASH}": "-", "—": "-",
+    "…": "~", "▸": ">", "├": "|", "─": "-", "▓": "#", "░": ".", "↓": "v", "↑": "^", "→": ">",
+    "\N{MULTIPLICATION SIGN}": "x", "±": "+-", "·": "|", "“": '"', "”": '"',
+}  # fmt: skip
+_TO_ASCII = str.maketrans(_ASCII_SIGNS)
 
 
 class Tone(StrEnum):
@@ -35,6 +40,22 @@ class Cell:
     tone: Tone = Tone.PLAIN
 
 
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Cells of one thing; `key` is its identity, stable while the thing lives."""
+
+    key: str
+    cells: tuple[Cell, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A heading of rows; `is_right` columns hold numbers and stand flush right."""
+
+    title: str
+    is_right: bool = False
+
+
 def visible(text: str) -> str:
     r"""Make text from a disk safe for a terminal: one line, no control or invisible codes.
 
@@ -44,6 +65,39 @@ def visible(text: str) -> str:
     if text.isascii() and text.isprintable():
         return text
     return "".join(char if char.isprintable() else _escape(char) for char in text)
+
+
+def to_ascii(text: str) -> str:
+    """Spell text for a terminal without UTF-8: signs by look-alikes, other letters by escapes."""
+    if text.isascii():
+        return text
+    return text.translate(_TO_ASCII).encode("ascii", "backslashreplace").decode("ascii")
+
+
+def cell_width(text: str) -> int:
+    """Columns that a terminal gives to text: 2 for a wide letter, 0 for a combining mark."""
+    if text.isascii():
+        return len(text)
+    from unicodedata import combining, east_asian_width
+
+    return sum(
+        0 if combining(char) or char == "\N{VARIATION SELECTOR-16}"
+        else 2 if east_asian_width(char) in "WF"
+        else 1
+        for char in text
+    )  # fmt: skip
+
+
+def shorten(text: str, width: int, *, ellipsis: str = "…") -> str:
+    """Cut text to `width` columns in its middle, where names differ least; never longer."""
+    if cell_width(text) <= width:
+        return text
+    room = width - cell_width(ellipsis)
+    if room <= 0:
+        return ellipsis[: max(0, width)]
+    head = _columns(text, room - room // 2)
+    tail = _columns(text[::-1], room // 2)[::-1]
+    return head + ellipsis + tail
 
 
 def jsonable(value: Any) -> Any:
@@ -76,11 +130,11 @@ def size(size_bytes: int | None) -> str:
     if size_bytes is None:
         return "?"
     value, unit = float(size_bytes), 0
-    while value >= 999.5 and unit < len(_UNITS) - 1:  # noqa: PLR2004 - 999.5 would print as 1000
+    while value >= 999.5 and unit < len(_UNITS) - 1:
         value, unit = value / 1000, unit + 1
     if unit == 0:
         return f"{size_bytes} B"
-    return f"{value:.0f} {_UNITS[unit]}" if value >= 99.95 else f"{value:.1f} {_UNITS[unit]}"  # noqa: PLR2004 - as above
+    return f"{value:.0f} {_UNITS[unit]}" if value >= 99.95 else f"{value:.1f} {_UNITS[unit]}"
 
 
 def duration(seconds: float | None) -> str:
@@ -125,7 +179,7 @@ def loss(value: float | None) -> str:
     if math.isinf(value):
         return "inf" if value > 0 else "-inf"
     magnitude = abs(value)
-    if magnitude == 0 or 1e-3 <= magnitude < 1e4:  # noqa: PLR2004 - where fixed digits read best
+    if magnitude == 0 or 1e-3 <= magnitude < 1e4:
         return f"{value:.4f}"
     return f"{value:.3e}"
 
@@ -140,18 +194,30 @@ def rate(value: float | None) -> str:
     return "0" if value == 0 else f"{mantissa}e{int(exponent)}"
 
 
+def _columns(text: str, width: int) -> str:
+    """The longest beginning of `text` that takes at most `width` columns."""
+    if text.isascii():
+        return text[:width]
+    used = 0
+    for at, char in enumerate(text):
+        used += cell_width(char)
+        if used > width:
+            return text[:at]
+    return text
+
+
 def _escape(char: str) -> str:
     code = ord(char)
     if char in "\n\r\t":
         return {"\n": "\\n", "\r": "\\r", "\t": "\\t"}[char]
-    if 0xDC80 <= code <= 0xDCFF:  # noqa: PLR2004 - surrogateescape's range
+    if 0xDC80 <= code <= 0xDCFF:
         return f"\\x{code - 0xDC00:02x}"
-    if code < 0x100:  # noqa: PLR2004 - one byte
+    if code < 0x100:
         return f"\\x{code:02x}"
-    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"  # noqa: PLR2004 - two bytes
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
 def _encodable(text: str) -> str:
     if text.isascii():
         return text
-    return "".join(_escape(c) if 0xD800 <= ord(c) <= 0xDFFF else c for c in text)  # noqa: PLR2004 - surrogates
+    return "".join(_escape(c) if 0xD800 <= ord(c) <= 0xDFFF else c for c in text)

@@ -1,0 +1,288 @@
+"""Rows of tables: generations of a run; files, tensors, metadata and findings of a checkpoint.
+
+Every row has a key that stays while its thing lives, so that a painter repaints what changed.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from ckpt.checkpoint import (
+    Checkpoint,
+    FileEntry,
+    Finding,
+    Generation,
+    Leftover,
+    Severity,
+    Slot,
+    State,
+    Tensor,
+    Verdict,
+)
+from ckpt.present.words import (
+    Cell,
+    Column,
+    Row,
+    Tone,
+    age,
+    integer,
+    jsonable,
+    loss,
+    shorten,
+    size,
+    to_ascii,
+    visible,
+)
+from ckpt.run import RunView
+
+GENERATION_COLUMNS = (
+    Column("slot"),
+    Column("step", is_right=True),
+    Column("loss", is_right=True),
+    Column("saved"),
+    Column("size", is_right=True),
+    Column("state"),
+    Column("bytes"),
+)
+FILE_COLUMNS = (Column("file"), Column("size", is_right=True), Column("sha256"), Column("state"))
+TENSOR_COLUMNS = (
+    Column("tensor"),
+    Column("dtype"),
+    Column("shape"),
+    Column("size", is_right=True),
+    Column("file"),
+)
+METADATA_COLUMNS = (Column("key"), Column("value"))
+FINDING_COLUMNS = (Column("severity"), Column("code"), Column("where"), Column("what"))
+
+STATE_SIGNS: Mapping[State, tuple[str, Tone]] = {
+    State.LIVE: ("◆", Tone.PLAIN),
+    State.RETIRED: ("◇", Tone.DIM),
+    State.WITHDRAWN: ("◇", Tone.WARN),
+    State.SEALED: ("◇", Tone.WARN),
+    State.TRASH: ("◇", Tone.DIM),
+    State.BROKEN: ("✗", Tone.BAD),
+}
+SEVERITY_SIGNS: Mapping[Severity, tuple[str, Tone]] = {
+    Severity.ERROR: ("✗", Tone.BAD),
+    Severity.WARNING: ("!", Tone.WARN),
+    Severity.NOTE: ("·", Tone.DIM),
+}
+VERDICT_SIGNS: Mapping[Verdict, tuple[str, Tone]] = {
+    Verdict.INTACT: ("✓", Tone.GOOD),
+    Verdict.UNVERIFIABLE: ("?", Tone.WARN),
+    Verdict.UNSUPPORTED: ("?", Tone.WARN),
+    Verdict.DAMAGED: ("✗", Tone.BAD),
+}
+LONGEST_ID = 12
+LONGEST_VALUE = 400
+NO_CELL = Cell("")
+
+
+def generation_rows(view: RunView, now: float, *, ascii_only: bool = False) -> tuple[Row, ...]:
+    """One row per generation and leftover, slots in the view's order; cells as GENERATION_COLUMNS.
+
+    The key is `slot@generation`; for a slot without a live generation, its name; for a leftover,
+    `slot!name`. A retired generation stands under its slot behind `├`.
+    """
+    return _spelt((row for slot in view.slots for row in slot_rows(slot, now)), ascii_only)
+
+
+def slot_rows(slot: Slot, now: float) -> Iterator[Row]:
+    """The rows of one slot, the one that stands for the slot first."""
+    live = slot.live
+    name = visible(slot.name)
+    if live is None:
+        yield Row(slot.name, _slot_cells(slot, name))
+    else:
+        first = Row(f"{slot.name}@{live.id}", _generation_cells(slot, live, Cell(name), now))
+        yield first
+    for generation in slot.generations:
+        if generation is not live:
+            title = Cell(f"├ {visible(generation.id)[:LONGEST_ID]}", Tone.DIM)
+            yield Row(
+                f"{slot.name}@{generation.id}", _generation_cells(slot, generation, title, now)
+            )
+    for leftover in slot.leftovers:
+        yield Row(f"{slot.name}!{leftover.path.name}", _leftover_cells(leftover))
+
+
+def bytes_cell(generation: Generation, now: float) -> Cell:
+    """What is known of a generation's bytes: `✓ verified 2 min ago`."""
+    verified = generation.verified
+    verdict = None if verified is None else verified.verdict
+    wrong = first_error(generation.findings)
+    if verdict is Verdict.DAMAGED or wrong is not None:
+        return Cell(f"✗ {damage(wrong)}", Tone.BAD)
+    if generation.complete is False:
+        return Cell("✗ incomplete", Tone.BAD)
+    if verified is None:
+        unproven = "" if generation.complete else ", completeness unproven"
+        return Cell(f"\N{EN DASH} never read{unproven}", Tone.DIM)
+    if verdict is Verdict.INTACT:
+        return Cell(f"✓ verified {age(verified.at, now)}", Tone.GOOD)
+    return Cell(f"? {verified.verdict.value}", Tone.WARN)
+
+
+def damage(finding: Finding | None) -> str:
+    """Name the damaged thing in a few words: `model.safetensors: layers.17.up_proj`."""
+    if finding is None:
+        return "damaged"
+    places = [visible(place) for place in (finding.file, finding.tensor) if place]
+    return ": ".join(places) if finding.tensor else ": ".join([*places, finding.code])
+
+
+def first_error(findings: Iterable[Finding]) -> Finding | None:
+    """Return the first finding that damns, None when there is none."""
+    return next((finding for finding in findings if finding.severity is Severity.ERROR), None)
+
+
+def verdict_cell(verdict: Verdict) -> Cell:
+    """A verdict as a sign and a word: `✓ intact`."""
+    sign, tone = VERDICT_SIGNS[verdict]
+    return Cell(f"{sign} {verdict.value}", tone)
+
+
+def advice_cell(view: RunView) -> Cell | None:
+    """The one line of advice, with the key that helps; else the first warning; else None."""
+    if view.advice is not None:
+        key = f" ({view.advice.key})" if view.advice.key else ""
+        return Cell(f"! {visible(view.advice.message)}{key}", Tone.WARN)
+    if view.warnings:
+        return Cell(f"! {visible(view.warnings[0].message)}", Tone.WARN)
+    return None
+
+
+def file_rows(files: Sequence[FileEntry], *, ascii_only: bool = False) -> tuple[Row, ...]:
+    """One row per file; cells as FILE_COLUMNS, the hash shortened to twelve digits."""
+    return _spelt((Row(entry.name, _file_cells(entry)) for entry in files), ascii_only)
+
+
+def tensor_rows(tensors: Sequence[Tensor], *, ascii_only: bool = False) -> tuple[Row, ...]:
+    """One row per tensor; cells as TENSOR_COLUMNS."""
+    times = "x" if ascii_only else "\N{MULTIPLICATION SIGN}"
+    rows = (
+        Row(
+            f"{tensor.file}:{tensor.name}",
+            (
+                Cell(visible(tensor.name)),
+                Cell(visible(tensor.dtype)),
+                Cell(times.join(map(str, tensor.shape)) or "scalar"),
+                Cell(size(tensor.size_bytes)),
+                Cell(visible(tensor.file), Tone.DIM),
+            ),
+        )
+        for tensor in tensors
+    )
+    return _spelt(rows, ascii_only)
+
+
+def metadata_rows(checkpoint: Checkpoint, *, ascii_only: bool = False) -> tuple[Row, ...]:
+    """One row per value that the checkpoint says of itself, then what its trainer was set to."""
+    told = [*_flat(checkpoint.metadata, ""), *_flat(checkpoint.settings, "settings")]
+    rows = (
+        Row(key, (Cell(visible(key)), Cell(shorten(visible(text), LONGEST_VALUE))))
+        for key, text in told
+    )
+    return _spelt(rows, ascii_only)
+
+
+def finding_rows(findings: Sequence[Finding], *, ascii_only: bool = False) -> tuple[Row, ...]:
+    """One row per finding, in the given order; cells as FINDING_COLUMNS, the hint in the last."""
+    return _spelt(
+        (
+            Row(f"{at}:{finding.code}", _finding_cells(finding))
+            for at, finding in enumerate(findings)
+        ),
+        ascii_only,
+    )
+
+
+# ---- cells ----------------------------------------------------------------------------------
+
+
+def _generation_cells(
+    slot: Slot, generation: Generation, title: Cell, now: float
+) -> tuple[Cell, ...]:
+    sign, tone = STATE_SIGNS[generation.state]
+    pin = ", pinned" if generation.pinned else ""
+    state = Cell(f"{sign} {generation.state.value}{pin}", tone)
+    if generation.state is State.LIVE and slot.state is State.BROKEN:
+        state = Cell("✗ broken", Tone.BAD)
+    return (
+        title,
+        Cell(integer(generation.step)),
+        Cell("" if generation.loss is None else loss(generation.loss)),
+        Cell(age(generation.created_at, now), Tone.DIM),
+        Cell(size(generation.size_bytes)),
+        state,
+        bytes_cell(generation, now),
+    )
+
+
+def _slot_cells(slot: Slot, name: str) -> tuple[Cell, ...]:
+    sign, tone = STATE_SIGNS[slot.state]
+    wrong = first_error(slot.findings) or next(iter(slot.findings), None)
+    if wrong is not None:
+        said = Cell(f"✗ {visible(wrong.message)}", Tone.BAD)
+    elif slot.state is State.WITHDRAWN:
+        said = Cell("withdrawn on purpose", Tone.DIM)
+    else:
+        said = Cell("✗ nothing usable at this name", Tone.BAD)
+    state = Cell(f"{sign} {slot.state.value}", tone)
+    return (Cell(name), Cell(integer(slot.step)), NO_CELL, NO_CELL, NO_CELL, state, said)
+
+
+def _leftover_cells(leftover: Leftover) -> tuple[Cell, ...]:
+    title = Cell(f"├ {visible(leftover.path.name)}", Tone.DIM)
+    state = Cell(f"· {leftover.kind.replace('-', ' ')}", Tone.DIM)
+    said = Cell(visible(leftover.reason), Tone.DIM)
+    return (title, NO_CELL, NO_CELL, NO_CELL, NO_CELL, state, said)
+
+
+def _file_cells(entry: FileEntry) -> tuple[Cell, ...]:
+    if entry.size_bytes is None:
+        state = Cell("✗ missing", Tone.BAD)
+    elif entry.listed is None:
+        state = Cell("no list", Tone.DIM)
+    elif entry.listed:
+        state = Cell("listed")
+    else:
+        state = Cell("! unlisted", Tone.WARN)
+    digest = Cell("\N{EN DASH}" if entry.sha256 is None else entry.sha256[:12], Tone.DIM)
+    return (Cell(visible(entry.name)), Cell(size(entry.size_bytes)), digest, state)
+
+
+def _finding_cells(finding: Finding) -> tuple[Cell, ...]:
+    sign, tone = SEVERITY_SIGNS[finding.severity]
+    where = ": ".join(visible(place) for place in (finding.file, finding.tensor) if place)
+    hint = f" ({visible(finding.hint)})" if finding.hint else ""
+    return (
+        Cell(f"{sign} {finding.severity.value}", tone),
+        Cell(visible(finding.code)),
+        Cell(where),
+        Cell(visible(finding.message) + hint),
+    )
+
+
+def _flat(values: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, str]]:
+    """Nested objects become dotted keys; a list stays one value."""
+    for key, value in values.items():
+        name = f"{prefix}.{key}" if prefix else str(key)
+        if isinstance(value, Mapping) and value:
+            yield from _flat(value, name)
+        elif isinstance(value, str):
+            yield name, value
+        elif isinstance(value, float):
+            yield name, repr(value)
+        else:
+            yield name, json.dumps(jsonable(value), ensure_ascii=False)
+
+
+def _spelt(rows: Iterable[Row], ascii_only: bool) -> tuple[Row, ...]:
+    if not ascii_only:
+        return tuple(rows)
+    return tuple(
+        Row(row.key, tuple(Cell(to_ascii(cell.text), cell.tone) for cell in row.cells))
+        for row in rows
+    )
