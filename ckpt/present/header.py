@@ -25,7 +25,7 @@ from ckpt.present.words import (
     to_ascii,
     visible,
 )
-from ckpt.run import HealthState, RunView, Source
+from ckpt.view import HealthState, RunView, Source
 
 HEALTH_SIGNS: Mapping[HealthState, tuple[str, Tone]] = {
     HealthState.WAITING: ("○", Tone.DIM),
@@ -50,7 +50,7 @@ TREND_IS_FLAT = 0.001  # a relative change of the smoothed loss below this is dr
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Some cells that stay together. `gap` blanks stand before it; rank 0 always stays."""
+    """Some cells that stay together. `gap` blanks stand before it; the highest rank goes first."""
 
     rank: int
     cells: tuple[Cell, ...]
@@ -59,7 +59,7 @@ class Piece:
     @property
     def width(self) -> int:
         """Columns without the gap."""
-        return sum(cell_width(cell.text) for cell in self.cells)
+        return _columns_of(self.cells)
 
 
 Line = tuple[Cell, ...]
@@ -87,7 +87,8 @@ def header_lines(
     if reason is not None:
         text = to_ascii(reason.text) if ascii_only else reason.text
         lines.insert(1, (Cell(" " + _cut_at_a_word(text, width - 1), reason.tone),))
-    return tuple(line for line in lines if line)
+    fitting = tuple(line for line in lines if line and _columns_of(line) <= width)
+    return fitting or ((health_cell(view),),)
 
 
 def health_cell(view: RunView) -> Cell:
@@ -154,10 +155,8 @@ def source_of(view: RunView, *values: str) -> Source | None:
 
 def _name_line(view: RunView, width: int, *, ascii_only: bool) -> Line:
     """The name at the left, shortened in its middle; health and watching at the right."""
-    right = [
-        Piece(0, (health_cell(view),), gap=0),
-        Piece(2 if view.is_reachable else 0, _watching_cells(view), gap=3),
-    ]
+    watching = Piece(2 if view.is_reachable else 0, _watching_cells(view), gap=3)
+    right = [Piece(0, (health_cell(view),)), watching]
     right = _spelt(right, ascii_only=ascii_only)
     right, _ = _fit(right, max(12, width - 14))
     ending = _cells_of(right)
@@ -165,15 +164,13 @@ def _name_line(view: RunView, width: int, *, ascii_only: bool) -> Line:
     words = tuple(f" · {word}" for word in task_words(view.task))
     if ascii_only:
         name, words = to_ascii(name), tuple(to_ascii(word) for word in words)
-    room = width - 2 - sum(cell_width(cell.text) for cell in ending) - 2
+    room = width - 2 - _columns_of(ending) - 2
     name = shorten(name, max(4, room), ellipsis="~" if ascii_only else "…")
     pieces = [Piece(0, (Cell(name, Tone.ACCENT),))]
     pieces += [Piece(at, (Cell(word, Tone.DIM),), gap=0) for at, word in enumerate(words, start=1)]
     kept, _ = _fit(pieces, room)
     cells = _joined(kept)
-    used = sum(cell_width(cell.text) for cell in cells) + sum(
-        cell_width(cell.text) for cell in ending
-    )
+    used = _columns_of(cells) + _columns_of(ending)
     return (*cells, Cell(" " * max(1, width - 1 - used)), *ending)
 
 
@@ -328,8 +325,6 @@ def _fit(pieces: Iterable[Piece], width: int) -> tuple[list[Piece], list[Piece]]
     dropped: list[Piece] = []
     while len(kept) > 1 and _width_of(kept) > width:
         at = max(range(len(kept)), key=lambda at: (kept[at].rank, at))
-        if kept[at].rank == 0:
-            break
         stop = at + 1
         while kept[at].gap and stop < len(kept) and not kept[stop].gap:
             stop += 1
@@ -341,6 +336,10 @@ def _fit(pieces: Iterable[Piece], width: int) -> tuple[list[Piece], list[Piece]]
 
 def _width_of(pieces: list[Piece]) -> int:
     return sum(piece.width + (piece.gap if at else 0) for at, piece in enumerate(pieces))
+
+
+def _columns_of(cells: Iterable[Cell]) -> int:
+    return sum(cell_width(cell.text) for cell in cells)
 
 
 def _cells_of(pieces: list[Piece]) -> Line:

@@ -4,7 +4,7 @@ from pathlib import PurePath
 
 from ckpt.present.header import generation_named, health_cell, loss_cells, percent
 from ckpt.present.words import MINUTE, age, duration, integer, shorten, to_ascii, visible
-from ckpt.run import HealthState, RunView
+from ckpt.view import HealthState, RunView
 
 LONGEST_NAME = 24
 

@@ -33,7 +33,7 @@ from ckpt.present.words import (
     to_ascii,
     visible,
 )
-from ckpt.run import RunView
+from ckpt.view import RunView
 
 GENERATION_COLUMNS = (
     Column("slot"),
