@@ -1,0 +1,334 @@
+"""ferrotensor: LoRA adapters, training states and training checkpoints, one file each.
+
+Claims `training_state.json`, `adapter*.safetensors` (PEFT's `adapter_model*` is not its) and any
+`*.json` that no other system is known to write; only a look inside such a file tells whether it is
+a training checkpoint. Nothing ties the three files of a run together: `check_run` compares them.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, ClassVar
+
+from ckpt import fs
+from ckpt.checkpoint import (
+    NOTHING,
+    Checkpoint,
+    Depth,
+    FileEntry,
+    Finding,
+    Glance,
+    Leftover,
+    Severity,
+)
+from ckpt.errors import NoCheckpoint, TornRead
+from ckpt.formats.base import Inside
+from ckpt.formats.ferrotensor_checkpoint import (
+    TrainingCheckpoint,
+    has_training_state,
+    read_training_checkpoint,
+)
+from ckpt.formats.ferrotensor_state import MAX_INTEGER, ParsedState, TrainingState, parse_state
+from ckpt.tensorfile import read_header
+
+STATE_NAME = "training_state.json"
+CHECKPOINT_NAME = "training_checkpoint.json"
+ADAPTER_FORMAT = "ferrotensor-lora"
+READABLE_DTYPES = frozenset({"F32", "F16", "BF16"})
+_FOREIGN_JSON = re.compile(
+    r"(?:\..*|meta|config|manifest|run|trainer_state|all_results|train_results|eval_results"
+    r"|adapter_config|generation_config|.*tokenizer.*|special_tokens_map|added_tokens|vocab"
+    r"|kt_.*|.*\.index)\.json",
+    re.IGNORECASE,
+)
+_UNSIGNED = re.compile(r"\+?[0-9]+")
+_FLOAT = re.compile(
+    r"[+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]+)?|inf|infinity|nan)", re.IGNORECASE
+)
+_ERROR, _WARNING, _NOTE = Severity.ERROR, Severity.WARNING, Severity.NOTE
+
+
+class Ferrotensor:
+    """The files of a ferrotensor LoRA run; each is read by itself."""
+
+    name: ClassVar[str] = "ferrotensor"
+    label: ClassVar[str] = "ferrotensor"
+
+    def owns(self, path: Path) -> bool:
+        """Whether the name is ferrotensor's, or a JSON file that nobody else is known for."""
+        return _is_adapter(path.name) or _may_be_checkpoint(path.name) or path.name == STATE_NAME
+
+    def is_slot(self, path: Path) -> bool:
+        """Whether it is an adapter or a training checkpoint; a state is progress."""
+        if path.name == STATE_NAME:
+            return False
+        if _is_adapter(path.name) or path.name == CHECKPOINT_NAME:
+            return True
+        return has_training_state(path)
+
+    def glance(self, path: Path) -> Glance:
+        """Tell what the ends of a JSON file, or the header of an adapter, tell."""
+        try:
+            seen = self.read(path)
+        except TornRead as torn:
+            finding = Finding(torn.finding_code or "bad-state", _ERROR, torn.message, path.name)
+            return Glance(path, self.name, complete=False, findings=(finding,))
+        except NoCheckpoint as error:
+            finding = Finding("missing-file", _ERROR, error.message, path.name)
+            return Glance(path, self.name, complete=False, findings=(finding,))
+        return Glance(
+            path,
+            self.name,
+            step=seen.step,
+            epoch=seen.epoch,
+            loss=seen.loss,
+            created_at=seen.created_at,
+            size_bytes=seen.size_bytes,
+            file_count=len(seen.files),
+            tensor_count=len(seen.tensors) if _is_adapter(path.name) else None,
+            complete=seen.complete,
+            findings=seen.findings,
+        )
+
+    def read(self, path: Path, depth: Depth = Depth.HEADERS) -> Checkpoint:
+        """Read one file; only at `Depth.BYTES` the middle of a training checkpoint.
+
+        Raises:
+            NoCheckpoint: nothing is there, or a JSON file of another shape.
+            TornRead: a JSON text does not parse.
+        """
+        try:
+            found = fs.identity(path)
+            if found is None:
+                raise NoCheckpoint(f"{path}: nothing is there", path=str(path))
+            seen = Checkpoint(
+                path,
+                self.name,
+                self.label,
+                created_at=found.modified_at,
+                files=(FileEntry(path.name, found.size_bytes),),
+            )
+            return _read_kind(seen, depth)
+        except OSError as error:
+            code = "permission-denied" if isinstance(error, PermissionError) else "unreadable"
+            message = f"{path.name}: {error.strerror or error}"
+            finding = Finding(code, _ERROR, message, path.name)
+            return Checkpoint(path, self.name, self.label, complete=None, findings=(finding,))
+
+    def check(self, checkpoint: Checkpoint) -> Iterator[Finding]:
+        """Yield nothing: each file is judged as it is read."""
+        del checkpoint
+        return iter(())
+
+    def generations_inside(self, path: Path) -> Inside:
+        """Tell of `NAME.tmp` beside the file: a save that was cut off."""
+        temporary = path.with_name(path.name + ".tmp")
+        try:
+            is_there = fs.identity(temporary, follow=False) is not None
+        except OSError:
+            return Inside()
+        if not is_there:
+            return Inside()
+        reason = f"a save of {path.name} did not finish"
+        return Inside(leftovers=(Leftover(temporary, "temporary-file", reason),))
+
+    def check_run(self, run_dir: Path) -> Iterator[Finding]:
+        """Yield `torn-set` where state, newest training checkpoint and adapter do not fit."""
+        try:
+            names = [entry.name for entry in fs.scan(run_dir) if not entry.is_directory]
+        except OSError:
+            return
+        checkpoints = list(_checkpoints_among(run_dir, names, self))
+        if not checkpoints:
+            return
+        newest = max(
+            checkpoints, key=lambda each: each[1].step if each[1].step is not None else -1
+        )
+        state = _state_beside(run_dir) if STATE_NAME in names else None
+        adapters = [name for name in names if _is_adapter(name)]
+        tensors = _names_in(run_dir / adapters[0]) if len(adapters) == 1 else None
+        finding = torn_set(state, newest[1], tensors, newest[0])
+        if finding:
+            yield finding
+
+
+def torn_set(
+    state: TrainingState | None,
+    checkpoint: TrainingCheckpoint,
+    adapter_tensors: frozenset[str] | None,
+    checkpoint_name: str = CHECKPOINT_NAME,
+) -> Finding | None:
+    """Say how a run's state, training checkpoint and adapter contradict each other, None if not.
+
+    Unknown parts (None) contradict nothing. An optimizer that took fewer steps than the state says
+    does not either while a loss scaler may skip steps.
+    """
+    problems: list[str] = []
+    step, taken = checkpoint.step, checkpoint.steps_taken
+    if state is not None and step is not None and state.step != step:
+        problems.append(f"{STATE_NAME} says step {state.step}, {checkpoint_name} step {step}")
+    may_skip = bool(checkpoint.scaler and checkpoint.scaler.get("enabled"))
+    if step is not None and taken is not None:
+        fewest = 0 if may_skip else step
+        if not fewest <= taken <= step:
+            problems.append(f"the optimizer took {taken:g} steps, its state says step {step}")
+    if adapter_tensors is not None:
+        strangers = [name for name in checkpoint.parameters if name not in adapter_tensors]
+        if strangers:
+            more = f" and {len(strangers) - 1} more" if len(strangers) > 1 else ""
+            problems.append(f"the adapter has no tensor {strangers[0]!r}{more} of the optimizer's")
+    if not problems:
+        return None
+    hint = "the files are of different saves: a resume would mix them"
+    return Finding("torn-set", _WARNING, "; ".join(problems), checkpoint_name, hint=hint)
+
+
+def lora_settings(metadata: Mapping[str, str] | None) -> tuple[Mapping[str, Any], str | None]:
+    """Return an adapter's `rank`, `alpha` and `target_modules`, or nothing and the reason.
+
+    All three or none, as ferrotensor reads them: rank an unsigned integer, alpha a float, the
+    target modules joined by commas (an empty text is an empty list).
+    """
+    if metadata is None:
+        return NOTHING, "the file has no __metadata__"
+    absent = [key for key in ("rank", "alpha", "target_modules") if key not in metadata]
+    if absent:
+        return NOTHING, f"the metadata has no {', '.join(absent)}"
+    rank, alpha, targets = (metadata[key] for key in ("rank", "alpha", "target_modules"))
+    if not _UNSIGNED.fullmatch(rank) or len(rank) > 21 or int(rank) > MAX_INTEGER:
+        return NOTHING, f"rank is {rank!r}, expected an unsigned integer"
+    if not _FLOAT.fullmatch(alpha):
+        return NOTHING, f"alpha is {alpha!r}, expected a number"
+    modules = tuple(targets.split(",")) if targets else ()
+    settings = {"rank": int(rank), "alpha": float(alpha), "target_modules": modules}
+    return MappingProxyType(settings), None
+
+
+def _is_adapter(name: str) -> bool:
+    is_one = name.startswith("adapter") and name.endswith(".safetensors")
+    return is_one and not name.startswith("adapter_model")
+
+
+def _may_be_checkpoint(name: str) -> bool:
+    return name.endswith(".json") and name != STATE_NAME and not _FOREIGN_JSON.fullmatch(name)
+
+
+def _read_kind(seen: Checkpoint, depth: Depth) -> Checkpoint:
+    if seen.path.name == STATE_NAME:
+        return _read_state(seen)
+    if _is_adapter(seen.path.name):
+        return _read_adapter(seen) if depth >= Depth.HEADERS else seen
+    if seen.path.name != CHECKPOINT_NAME and not has_training_state(seen.path):
+        message = f"{seen.path}: no training checkpoint: it has no training_state"
+        raise NoCheckpoint(message, path=str(seen.path))
+    return _read_checkpoint(seen, depth)
+
+
+def _read_state(seen: Checkpoint) -> Checkpoint:
+    parsed = parse_state(fs.read_bytes(seen.path), seen.path.name)
+    return _with_state(seen, parsed, parsed.findings)
+
+
+def _read_checkpoint(seen: Checkpoint, depth: Depth) -> Checkpoint:
+    found = read_training_checkpoint(seen.path, whole=depth >= Depth.BYTES)
+    settings: dict[str, Any] = {}
+    if found.optimizer is not None:
+        settings["optimizer"] = MappingProxyType({"type": "AdamW", **found.optimizer})
+    if found.scaler is not None:
+        settings["grad_scaler"] = found.scaler
+    if found.is_whole and found.optimizer is not None:
+        settings["optimizer_parameters"] = len(found.parameters)
+    return _with_state(seen, found.parsed, found.findings, settings)
+
+
+def _with_state(
+    seen: Checkpoint,
+    parsed: ParsedState | None,
+    findings: Iterable[Finding],
+    settings: Mapping[str, Any] = NOTHING,
+) -> Checkpoint:
+    state = parsed.state if parsed else None
+    metadata = {**(state.as_mapping() if state else {}), **(parsed.extra if parsed else {})}
+    found = tuple(findings)
+    return Checkpoint(
+        seen.path,
+        seen.format,
+        seen.format_label,
+        step=state.step if state else None,
+        epoch=state.epoch if state else None,
+        loss=parsed.number("loss") if parsed else None,
+        created_at=seen.created_at,
+        complete=state is not None and not any(each.severity is _ERROR for each in found),
+        files=seen.files,
+        metadata=MappingProxyType(metadata),
+        settings=MappingProxyType(dict(settings)),
+        findings=found,
+    )
+
+
+def _read_adapter(seen: Checkpoint) -> Checkpoint:
+    name = seen.path.name
+    header = read_header(seen.path, name)
+    findings = list(header.findings)
+    settings: Mapping[str, Any] = NOTHING
+    is_readable = not any(each.severity is _ERROR for each in findings)
+    if is_readable:
+        settings, reason = lora_settings(header.metadata)
+        if reason:
+            is_own = (header.metadata or {}).get("format") == ADAPTER_FORMAT
+            message = f"{name}: no LoRA settings: {reason}"
+            findings.append(Finding("lora-settings", _WARNING if is_own else _NOTE, message, name))
+        findings += [
+            Finding(
+                "unsupported-dtype",
+                _ERROR,
+                f"{name}: tensor {tensor.name} is {tensor.dtype}: ferrotensor reads F32, F16 and"
+                " BF16 and refuses the whole file",
+                name,
+                tensor.name,
+            )
+            for tensor in header.tensors
+            if tensor.dtype not in READABLE_DTYPES
+        ]
+        if not header.tensors:
+            findings.append(Finding("no-tensors", _WARNING, f"{name}: holds no tensors", name))
+    return Checkpoint(
+        seen.path,
+        seen.format,
+        seen.format_label,
+        created_at=seen.created_at,
+        complete=is_readable,
+        files=seen.files,
+        tensors=header.tensors,
+        metadata=MappingProxyType(dict(header.metadata or {})),
+        settings=settings,
+        findings=tuple(findings),
+    )
+
+
+def _checkpoints_among(
+    run_dir: Path, names: Iterable[str], format_: Ferrotensor
+) -> Iterator[tuple[str, TrainingCheckpoint]]:
+    for name in sorted(names):
+        path = run_dir / name
+        if not _may_be_checkpoint(name) or not format_.is_slot(path):
+            continue
+        try:
+            yield name, read_training_checkpoint(path)
+        except (OSError, TornRead):
+            continue
+
+
+def _state_beside(run_dir: Path) -> TrainingState | None:
+    try:
+        return parse_state(fs.read_bytes(run_dir / STATE_NAME), STATE_NAME).state
+    except (OSError, TornRead):
+        return None
+
+
+def _names_in(path: Path) -> frozenset[str] | None:
+    header = read_header(path, path.name)
+    if any(finding.severity is _ERROR for finding in header.findings):
+        return None
+    return frozenset(tensor.name for tensor in header.tensors)

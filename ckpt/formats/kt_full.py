@@ -1,0 +1,383 @@
+"""KT Full: one safetensors shard per MoE layer, tied together by an index that is replaced last.
+
+Several generations lie side by side in one directory, told apart by the hex in the names of their
+shards. The directory is often an HF Trainer's `checkpoint-N`: its other files are listed and left
+alone, and nothing is ever written there. Nothing in the format records a hash.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, ClassVar
+
+from ckpt import fs, jsontext
+from ckpt.checkpoint import (
+    Checkpoint,
+    Depth,
+    FileEntry,
+    Finding,
+    Glance,
+    Leftover,
+    Severity,
+    State,
+    Tensor,
+)
+from ckpt.errors import DuplicateKey, NoCheckpoint, TornRead
+from ckpt.formats.base import InnerGeneration, Inside
+from ckpt.formats.kt_index import (
+    DTYPE,
+    FORMAT,
+    INDEX_NAME,
+    PROJECTIONS,
+    VERSION,
+    Index,
+    Shard,
+    group_shards,
+    is_temporary,
+    parse_index,
+    shard_name,
+)
+from ckpt.formats.kt_trainer import read_trainer
+from ckpt.tensorfile import Header, read_header
+
+_PICKLE = re.compile(r".*\.(?:pt|pth|bin|pkl|pickle|ckpt)", re.IGNORECASE)
+_ERROR, _WARNING = Severity.ERROR, Severity.WARNING
+
+
+class KtFull:
+    """KT Full expert checkpoints: a directory, its index file, or one shard by itself."""
+
+    name: ClassVar[str] = "kt_full"
+    label: ClassVar[str] = "KT Full"
+
+    def owns(self, path: Path) -> bool:
+        """Whether it is an index or shard by name, or a directory that holds one."""
+        if path.name == INDEX_NAME or shard_name(path.name):
+            return True
+        try:
+            return any(_is_ours(entry.name) for entry in fs.scan(path))
+        except OSError:
+            return False
+
+    def is_slot(self, path: Path) -> bool:
+        """Whether it is an index or a directory: a shard is only part of one."""
+        return shard_name(path.name) is None
+
+    def glance(self, path: Path) -> Glance:
+        """Tell what the index, the trainer's state and the sizes of the files tell."""
+        try:
+            seen = self.read(path, Depth.NAMES)
+        except (TornRead, NoCheckpoint) as error:
+            code = error.finding_code if isinstance(error, TornRead) else "missing-file"
+            finding = Finding(code or "bad-index", _ERROR, error.message, INDEX_NAME)
+            return Glance(path, self.name, complete=False, findings=(finding,))
+        layers = seen.metadata.get("layers", ())
+        return Glance(
+            path,
+            self.name,
+            step=seen.step,
+            epoch=seen.epoch,
+            loss=seen.loss,
+            created_at=seen.created_at,
+            size_bytes=seen.size_bytes,
+            file_count=len(seen.files),
+            tensor_count=len(PROJECTIONS) * len(layers) or None,
+            complete=seen.complete,
+            generation=seen.generation,
+            findings=seen.findings,
+        )
+
+    def read(self, path: Path, depth: Depth = Depth.HEADERS) -> Checkpoint:
+        """Read the index, the sizes, the trainer's state and at `HEADERS` each shard's header.
+
+        Raises:
+            NoCheckpoint: the path cannot be listed, or is not there.
+            TornRead: the index does not parse.
+        """
+        if shard_name(path.name):
+            return self._read_shard(path, depth)
+        directory = path.parent if path.name == INDEX_NAME else path
+        listing = _Listing.of(directory)
+        index = _read_index(listing)
+        trainer = read_trainer(directory, listing.sizes.keys())
+        shards = _look_at_shards(listing, index)
+        findings = [*index.findings, *trainer.findings, *shards.findings]
+        findings += _strays(listing, index)
+        is_damaged = any(
+            finding.severity is _ERROR or finding.code == "generation-mismatch"
+            for finding in findings
+        )
+        tensors: list[Tensor] = []
+        if depth >= Depth.HEADERS:
+            for shard, file in shards.present:
+                header = read_header(directory / file, file)
+                tensors += header.tensors
+                findings += _header_findings(header, shard, file, index.generation)
+        return Checkpoint(
+            path,
+            self.name,
+            self.label,
+            step=trainer.step,
+            epoch=trainer.epoch,
+            loss=trainer.loss,
+            created_at=trainer.saved_at or listing.index_written_at,
+            complete=not is_damaged,
+            files=_entries(listing, index, is_whole_directory=path.name != INDEX_NAME),
+            tensors=tuple(tensors),
+            metadata=_metadata(index),
+            findings=tuple(findings),
+            generation=index.generation,
+        )
+
+    def check(self, checkpoint: Checkpoint) -> Iterator[Finding]:
+        """Yield a warning for each pickle that lies there: whoever loads it runs it."""
+        for entry in checkpoint.files:
+            if entry.listed is False and _PICKLE.fullmatch(entry.name):
+                message = f"{entry.name}: a pickle that nothing lists; it is never opened here"
+                yield Finding("unlisted-pickle", _WARNING, message, entry.name)
+
+    def generations_inside(self, path: Path) -> Inside:
+        """Tell the generations in a directory or beside an index by the names of their shards."""
+        try:
+            listing = _Listing.of(path.parent if path.name == INDEX_NAME else path)
+        except NoCheckpoint:
+            return Inside()
+        try:
+            index = _read_index(listing)
+        except TornRead:
+            index = Index()
+        generations = _generations(listing, index)
+        return Inside(generations, tuple(_leftovers(listing, generations)))
+
+    def _read_shard(self, path: Path, depth: Depth) -> Checkpoint:
+        named = shard_name(path.name)
+        listing = _Listing.of(path.parent)
+        if named is None or path.name not in listing.sizes:
+            raise NoCheckpoint(f"{path}: nothing is there", path=str(path))
+        entry = FileEntry(path.name, listing.sizes[path.name])
+        if depth < Depth.HEADERS:
+            return Checkpoint(path, self.name, self.label, files=(entry,), generation=named[0])
+        header = read_header(path, path.name)
+        shard = Shard(named[1], path.name, None, {})
+        return Checkpoint(
+            path,
+            self.name,
+            self.label,
+            files=(entry,),
+            tensors=header.tensors,
+            metadata=MappingProxyType(dict(header.metadata or {})),
+            findings=tuple(_header_findings(header, shard, path.name, named[0])),
+            generation=named[0],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Listing:
+    """The files of a directory: sizes by name (None: a link that leads nowhere), and the links."""
+
+    directory: Path
+    sizes: Mapping[str, int | None]
+    links: frozenset[str]
+    index_written_at: float | None
+
+    @classmethod
+    def of(cls, directory: Path) -> "_Listing":
+        try:
+            entries = fs.scan(directory)
+            found = {
+                entry.name: fs.identity(directory / entry.name)
+                for entry in entries
+                if not entry.is_directory
+            }
+        except OSError as error:
+            message = f"{directory}: {error.strerror}"
+            raise NoCheckpoint(message, path=str(directory)) from None
+        index = found.get(INDEX_NAME)
+        return cls(
+            directory,
+            {name: each.size_bytes if each else None for name, each in sorted(found.items())},
+            frozenset(entry.name for entry in entries if entry.is_symlink),
+            index.modified_at if index else None,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Shards:
+    present: tuple[tuple[Shard, str], ...]
+    findings: tuple[Finding, ...]
+
+
+def _is_ours(name: str) -> bool:
+    return name == INDEX_NAME or shard_name(name) is not None
+
+
+def _read_index(listing: _Listing) -> Index:
+    if INDEX_NAME not in listing.sizes:
+        message = f"{INDEX_NAME}: not there; shards without it cannot be loaded"
+        hint = "an index can be made anew from the shards' names and metadata"
+        return Index(findings=(Finding("missing-file", _ERROR, message, INDEX_NAME, hint=hint),))
+    try:
+        data = fs.read_bytes(listing.directory / INDEX_NAME)
+        return parse_index(jsontext.parse(data, path=INDEX_NAME))
+    except DuplicateKey as twice:
+        return Index(findings=(Finding("duplicate-key", _ERROR, twice.message, INDEX_NAME),))
+    except TornRead as torn:
+        raise TornRead(torn.message, path=torn.path, finding_code="bad-index") from None
+    except OSError as error:
+        code = "permission-denied" if isinstance(error, PermissionError) else "bad-index"
+        finding = Finding(code, _ERROR, f"{INDEX_NAME}: {error.strerror}", INDEX_NAME)
+        return Index(findings=(finding,))
+
+
+def _look_at_shards(listing: _Listing, index: Index) -> _Shards:
+    present: list[tuple[Shard, str]] = []
+    findings: list[Finding] = []
+    for shard in index.shards:
+        file = shard.file
+        if file is None:
+            continue
+        size = listing.sizes.get(file)
+        where = f"{file}: layer {shard.layer}"
+        if file in listing.links:
+            code = "symlink" if size is not None else "dangling-link"
+            findings.append(Finding(code, _ERROR, f"{where} is a symbolic link", file))
+        elif size is None:
+            findings.append(Finding("missing-file", _ERROR, f"{where} is not there", file))
+        elif size == 0:
+            findings.append(Finding("empty-file", _ERROR, f"{where} is empty", file))
+        else:
+            present.append((shard, file))
+            if shard.size_bytes is not None and size != shard.size_bytes:
+                message = f"{file}: size {size} bytes, the index says {shard.size_bytes}"
+                findings.append(Finding("size-mismatch", _ERROR, message, file))
+    return _Shards(tuple(present), tuple(findings))
+
+
+def _strays(listing: _Listing, index: Index) -> Iterator[Finding]:
+    """Say which shards the index should name, and which generations are not whole."""
+    known = {shard.layer for shard in index.shards}
+    for generation in _generations(listing, index):
+        if generation.state is State.LIVE:
+            for entry in generation.files:
+                named = shard_name(entry.name)
+                if named and named[1] not in known:
+                    message = (
+                        f"{INDEX_NAME}: layer {named[1]} is not in it, its shard lies beside it"
+                    )
+                    yield Finding("missing-layer", _ERROR, message, entry.name)
+        elif generation.state is None:
+            message = f"generation {generation.id}: {_share(generation, known)}, a save cut off"
+            yield Finding("partial-generation", _WARNING, message, generation.files[0].name)
+
+
+def _share(generation: InnerGeneration, known: set[int]) -> str:
+    present = ", ".join(str(layer) for layer in generation.layers)
+    of = f" of {len(known)}" if known else ""
+    return f"{len(generation.layers)}{of} layers ({present})"
+
+
+def _generations(listing: _Listing, index: Index) -> tuple[InnerGeneration, ...]:
+    groups = group_shards(listing.sizes)
+    live = {
+        generation
+        for generation, layers in groups.items()
+        if index.file_names.intersection(layers.values())
+    }
+    wanted = {shard.layer for shard in index.shards}
+    expected = wanted or {layer for layers in groups.values() for layer in layers}
+    found = []
+    for generation, layers in groups.items():
+        files = tuple(
+            FileEntry(name, listing.sizes[name], listed=name in index.file_names)
+            for name in layers.values()
+        )
+        is_whole = expected <= layers.keys() and all(entry.size_bytes for entry in files)
+        if generation in live:
+            state: State | None = State.LIVE
+        else:
+            state = State.RETIRED if is_whole else None
+        complete = None if is_whole and not wanted else is_whole
+        found.append(InnerGeneration(generation, state, files, tuple(layers), complete))
+    return tuple(sorted(found, key=lambda each: (each.state is not State.LIVE, each.id)))
+
+
+def _leftovers(listing: _Listing, generations: tuple[InnerGeneration, ...]) -> Iterator[Leftover]:
+    for generation in generations:
+        if generation.state is None:
+            path = listing.directory / generation.files[0].name
+            reason = f"generation {generation.id}: {_share(generation, set())}, a save cut off"
+            yield Leftover(path, "partial-generation", reason)
+    for name in listing.sizes:
+        if is_temporary(name):
+            reason = "a save was cut off while it wrote this file"
+            yield Leftover(listing.directory / name, "temporary-file", reason)
+
+
+def _header_findings(
+    header: Header, shard: Shard, file: str, generation: str | None
+) -> Iterator[Finding]:
+    yield from header.findings
+    if any(finding.severity is _ERROR for finding in header.findings):
+        return
+    yield from _tensor_findings(header, shard, file)
+    wanted = {
+        "format": (FORMAT, "metadata-mismatch"),
+        "version": (str(VERSION), "metadata-mismatch"),
+        "layer_idx": (str(shard.layer), "layer-mismatch"),
+        "generation": (generation, "generation-mismatch"),
+    }
+    metadata = header.metadata or {}
+    for key, (expected, code) in wanted.items():
+        if expected is not None and metadata.get(key) != expected:
+            got = repr(metadata[key]) if key in metadata else "not there"
+            message = f"{file}: metadata {key} is {got}, expected {expected!r}"
+            yield Finding(code, _ERROR, message, file)
+
+
+def _tensor_findings(header: Header, shard: Shard, file: str) -> Iterator[Finding]:
+    names = {tensor.name for tensor in header.tensors}
+    if names != set(PROJECTIONS):
+        message = f"{file}: tensors {sorted(names)}, expected {sorted(PROJECTIONS)}"
+        yield Finding("tensor-list-mismatch", _ERROR, message, file)
+    for tensor in header.tensors:
+        if tensor.name in PROJECTIONS and tensor.dtype != DTYPE:
+            message = f"{file}: {tensor.name} is {tensor.dtype}, expected {DTYPE}"
+            yield Finding("dtype-mismatch", _ERROR, message, file, tensor.name)
+        shape = shard.shapes.get(tensor.name)
+        if shape is not None and tensor.shape != shape:
+            message = (
+                f"{file}: {tensor.name} has shape {list(tensor.shape)},"
+                f" the index says {list(shape)}"
+            )
+            yield Finding("shape-mismatch", _ERROR, message, file, tensor.name)
+
+
+def _entries(
+    listing: _Listing, index: Index, *, is_whole_directory: bool
+) -> tuple[FileEntry, ...]:
+    """List the index, its shards, and what else lies there; not what other generations own."""
+    entries = [
+        FileEntry(name, listing.sizes.get(name), listed=True) for name in sorted(index.file_names)
+    ]
+    if INDEX_NAME in listing.sizes:
+        entries.insert(0, FileEntry(INDEX_NAME, listing.sizes[INDEX_NAME]))
+    if is_whole_directory:
+        entries += [
+            FileEntry(name, size, listed=False)
+            for name, size in listing.sizes.items()
+            if not (_is_ours(name) or is_temporary(name) or name in index.file_names)
+        ]
+    return tuple(entries)
+
+
+def _metadata(index: Index) -> Mapping[str, Any]:
+    if not index.shards:
+        return MappingProxyType({})
+    told: dict[str, Any] = {"format": FORMAT, "dtype": DTYPE, "generation": index.generation}
+    told["layers"] = tuple(shard.layer for shard in index.shards)
+    gates = {shard.shapes["gate_proj"] for shard in index.shards if "gate_proj" in shard.shapes}
+    if len(gates) == 1:
+        told["experts"], told["intermediate_size"], told["hidden_size"] = gates.pop()
+    return MappingProxyType(told)
