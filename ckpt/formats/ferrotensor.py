@@ -24,29 +24,24 @@ from ckpt.checkpoint import (
 )
 from ckpt.errors import NoCheckpoint, TornRead
 from ckpt.formats.base import Inside
+from ckpt.formats.ferrotensor_adapter import read_adapter
 from ckpt.formats.ferrotensor_checkpoint import (
     TrainingCheckpoint,
     has_training_state,
     read_training_checkpoint,
 )
-from ckpt.formats.ferrotensor_state import MAX_INTEGER, ParsedState, TrainingState, parse_state
+from ckpt.formats.ferrotensor_state import ParsedState, TrainingState, parse_state
 from ckpt.tensorfile import read_header
 
 STATE_NAME = "training_state.json"
 CHECKPOINT_NAME = "training_checkpoint.json"
-ADAPTER_FORMAT = "ferrotensor-lora"
-READABLE_DTYPES = frozenset({"F32", "F16", "BF16"})
 _FOREIGN_JSON = re.compile(
     r"(?:\..*|meta|config|manifest|run|trainer_state|all_results|train_results|eval_results"
     r"|adapter_config|generation_config|.*tokenizer.*|special_tokens_map|added_tokens|vocab"
     r"|kt_.*|.*\.index)\.json",
     re.IGNORECASE,
 )
-_UNSIGNED = re.compile(r"\+?[0-9]+")
-_FLOAT = re.compile(
-    r"[+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]+)?|inf|infinity|nan)", re.IGNORECASE
-)
-_ERROR, _WARNING, _NOTE = Severity.ERROR, Severity.WARNING, Severity.NOTE
+_ERROR, _WARNING = Severity.ERROR, Severity.WARNING
 
 
 class Ferrotensor:
@@ -184,27 +179,6 @@ def torn_set(
     return Finding("torn-set", _WARNING, "; ".join(problems), checkpoint_name, hint=hint)
 
 
-def lora_settings(metadata: Mapping[str, str] | None) -> tuple[Mapping[str, Any], str | None]:
-    """Return an adapter's `rank`, `alpha` and `target_modules`, or nothing and the reason.
-
-    All three or none, as ferrotensor reads them: rank an unsigned integer, alpha a float, the
-    target modules joined by commas (an empty text is an empty list).
-    """
-    if metadata is None:
-        return NOTHING, "the file has no __metadata__"
-    absent = [key for key in ("rank", "alpha", "target_modules") if key not in metadata]
-    if absent:
-        return NOTHING, f"the metadata has no {', '.join(absent)}"
-    rank, alpha, targets = (metadata[key] for key in ("rank", "alpha", "target_modules"))
-    if not _UNSIGNED.fullmatch(rank) or len(rank) > 21 or int(rank) > MAX_INTEGER:
-        return NOTHING, f"rank is {rank!r}, expected an unsigned integer"
-    if not _FLOAT.fullmatch(alpha):
-        return NOTHING, f"alpha is {alpha!r}, expected a number"
-    modules = tuple(targets.split(",")) if targets else ()
-    settings = {"rank": int(rank), "alpha": float(alpha), "target_modules": modules}
-    return MappingProxyType(settings), None
-
-
 def _is_adapter(name: str) -> bool:
     is_one = name.startswith("adapter") and name.endswith(".safetensors")
     return is_one and not name.startswith("adapter_model")
@@ -218,7 +192,7 @@ def _read_kind(seen: Checkpoint, depth: Depth) -> Checkpoint:
     if seen.path.name == STATE_NAME:
         return _read_state(seen)
     if _is_adapter(seen.path.name):
-        return _read_adapter(seen) if depth >= Depth.HEADERS else seen
+        return read_adapter(seen) if depth >= Depth.HEADERS else seen
     if seen.path.name != CHECKPOINT_NAME and not has_training_state(seen.path):
         message = f"{seen.path}: no training checkpoint: it has no training_state"
         raise NoCheckpoint(message, path=str(seen.path))
@@ -264,46 +238,6 @@ def _with_state(
         metadata=MappingProxyType(metadata),
         settings=MappingProxyType(dict(settings)),
         findings=found,
-    )
-
-
-def _read_adapter(seen: Checkpoint) -> Checkpoint:
-    name = seen.path.name
-    header = read_header(seen.path, name)
-    findings = list(header.findings)
-    settings: Mapping[str, Any] = NOTHING
-    is_readable = not any(each.severity is _ERROR for each in findings)
-    if is_readable:
-        settings, reason = lora_settings(header.metadata)
-        if reason:
-            is_own = (header.metadata or {}).get("format") == ADAPTER_FORMAT
-            message = f"{name}: no LoRA settings: {reason}"
-            findings.append(Finding("lora-settings", _WARNING if is_own else _NOTE, message, name))
-        findings += [
-            Finding(
-                "unsupported-dtype",
-                _ERROR,
-                f"{name}: tensor {tensor.name} is {tensor.dtype}: ferrotensor reads F32, F16 and"
-                " BF16 and refuses the whole file",
-                name,
-                tensor.name,
-            )
-            for tensor in header.tensors
-            if tensor.dtype not in READABLE_DTYPES
-        ]
-        if not header.tensors:
-            findings.append(Finding("no-tensors", _WARNING, f"{name}: holds no tensors", name))
-    return Checkpoint(
-        seen.path,
-        seen.format,
-        seen.format_label,
-        created_at=seen.created_at,
-        complete=is_readable,
-        files=seen.files,
-        tensors=header.tensors,
-        metadata=MappingProxyType(dict(header.metadata or {})),
-        settings=settings,
-        findings=tuple(findings),
     )
 
 

@@ -20,7 +20,7 @@ from ckpt.errors import DuplicateKey, TornRead
 from ckpt.formats.ferrotensor_scan import BadText, CutText, Scanned, scan
 from ckpt.formats.ferrotensor_state import ParsedState, describe, is_number, state_from
 
-WINDOW_BYTES = 1 << 16
+WINDOW_BYTES = 1 << 15
 OPTIMIZER = "AdamW"
 _HYPERPARAMETERS = ("lr", "beta1", "beta2", "eps", "weight_decay", "t")
 _SCALER_NUMBERS = ("scale", "growth_factor", "backoff_factor", "growth_interval",

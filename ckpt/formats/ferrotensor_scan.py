@@ -21,6 +21,7 @@ _NUMBERS = re.compile(
 )
 _STRING = re.compile(rb'"(?:[^"\\\x00-\x1f]++|\\["\\/bfnrt]|\\u[0-9a-fA-F]{4})*+')
 _WORD = re.compile(rb"true|false|null|NaN|-?Infinity")
+_CUT_ENDS = frozenset({b".", b"e", b"E", b"e+", b"e-", b"E+", b"E-"})  # a number goes on after
 _BOM = b"\xef\xbb\xbf"
 
 
@@ -223,8 +224,11 @@ class _Text:
         number = self._match(_NUMBER)
         word = None if number else self._match(_WORD)
         if number:
+            end = number.end()
+            if len(self._data) - end <= 2 and self._data[end:] in _CUT_ENDS:
+                raise CutText
             moment.numbers += 1
-            self._position = number.end()
+            self._position = end
         elif word:
             moment.lost += word.group() not in (b"true", b"false")
             self._position = word.end()

@@ -12,20 +12,26 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar
 
-from ckpt import fs, jsontext
+from ckpt import fs
 from ckpt.checkpoint import (
     Checkpoint,
     Depth,
     FileEntry,
     Finding,
     Glance,
-    Leftover,
     Severity,
     State,
     Tensor,
 )
-from ckpt.errors import DuplicateKey, NoCheckpoint, TornRead
-from ckpt.formats.base import InnerGeneration, Inside
+from ckpt.errors import NoCheckpoint, TornRead
+from ckpt.formats.base import Inside
+from ckpt.formats.kt_directory import (
+    Listing,
+    generations_in,
+    leftovers_in,
+    read_index,
+    share_of,
+)
 from ckpt.formats.kt_index import (
     DTYPE,
     FORMAT,
@@ -34,9 +40,7 @@ from ckpt.formats.kt_index import (
     VERSION,
     Index,
     Shard,
-    group_shards,
     is_temporary,
-    parse_index,
     shard_name,
 )
 from ckpt.formats.kt_trainer import read_trainer
@@ -99,8 +103,8 @@ class KtFull:
         if shard_name(path.name):
             return self._read_shard(path, depth)
         directory = path.parent if path.name == INDEX_NAME else path
-        listing = _Listing.of(directory)
-        index = _read_index(listing)
+        listing = Listing.of(directory)
+        index = read_index(listing)
         trainer = read_trainer(directory, listing.sizes.keys())
         shards = _look_at_shards(listing, index)
         findings = [*index.findings, *trainer.findings, *shards.findings]
@@ -141,19 +145,19 @@ class KtFull:
     def generations_inside(self, path: Path) -> Inside:
         """Tell the generations in a directory or beside an index by the names of their shards."""
         try:
-            listing = _Listing.of(path.parent if path.name == INDEX_NAME else path)
+            listing = Listing.of(path.parent if path.name == INDEX_NAME else path)
         except NoCheckpoint:
             return Inside()
         try:
-            index = _read_index(listing)
+            index = read_index(listing)
         except TornRead:
             index = Index()
-        generations = _generations(listing, index)
-        return Inside(generations, tuple(_leftovers(listing, generations)))
+        generations = generations_in(listing, index)
+        return Inside(generations, tuple(leftovers_in(listing, generations)))
 
     def _read_shard(self, path: Path, depth: Depth) -> Checkpoint:
         named = shard_name(path.name)
-        listing = _Listing.of(path.parent)
+        listing = Listing.of(path.parent)
         if named is None or path.name not in listing.sizes:
             raise NoCheckpoint(f"{path}: nothing is there", path=str(path))
         entry = FileEntry(path.name, listing.sizes[path.name])
@@ -174,36 +178,6 @@ class KtFull:
 
 
 @dataclass(frozen=True, slots=True)
-class _Listing:
-    """The files of a directory: sizes by name (None: a link that leads nowhere), and the links."""
-
-    directory: Path
-    sizes: Mapping[str, int | None]
-    links: frozenset[str]
-    index_written_at: float | None
-
-    @classmethod
-    def of(cls, directory: Path) -> "_Listing":
-        try:
-            entries = fs.scan(directory)
-            found = {
-                entry.name: fs.identity(directory / entry.name)
-                for entry in entries
-                if not entry.is_directory
-            }
-        except OSError as error:
-            message = f"{directory}: {error.strerror}"
-            raise NoCheckpoint(message, path=str(directory)) from None
-        index = found.get(INDEX_NAME)
-        return cls(
-            directory,
-            {name: each.size_bytes if each else None for name, each in sorted(found.items())},
-            frozenset(entry.name for entry in entries if entry.is_symlink),
-            index.modified_at if index else None,
-        )
-
-
-@dataclass(frozen=True, slots=True)
 class _Shards:
     present: tuple[tuple[Shard, str], ...]
     findings: tuple[Finding, ...]
@@ -213,25 +187,7 @@ def _is_ours(name: str) -> bool:
     return name == INDEX_NAME or shard_name(name) is not None
 
 
-def _read_index(listing: _Listing) -> Index:
-    if INDEX_NAME not in listing.sizes:
-        message = f"{INDEX_NAME}: not there; shards without it cannot be loaded"
-        hint = "an index can be made anew from the shards' names and metadata"
-        return Index(findings=(Finding("missing-file", _ERROR, message, INDEX_NAME, hint=hint),))
-    try:
-        data = fs.read_bytes(listing.directory / INDEX_NAME)
-        return parse_index(jsontext.parse(data, path=INDEX_NAME))
-    except DuplicateKey as twice:
-        return Index(findings=(Finding("duplicate-key", _ERROR, twice.message, INDEX_NAME),))
-    except TornRead as torn:
-        raise TornRead(torn.message, path=torn.path, finding_code="bad-index") from None
-    except OSError as error:
-        code = "permission-denied" if isinstance(error, PermissionError) else "bad-index"
-        finding = Finding(code, _ERROR, f"{INDEX_NAME}: {error.strerror}", INDEX_NAME)
-        return Index(findings=(finding,))
-
-
-def _look_at_shards(listing: _Listing, index: Index) -> _Shards:
+def _look_at_shards(listing: Listing, index: Index) -> _Shards:
     present: list[tuple[Shard, str]] = []
     findings: list[Finding] = []
     for shard in index.shards:
@@ -255,10 +211,10 @@ def _look_at_shards(listing: _Listing, index: Index) -> _Shards:
     return _Shards(tuple(present), tuple(findings))
 
 
-def _strays(listing: _Listing, index: Index) -> Iterator[Finding]:
+def _strays(listing: Listing, index: Index) -> Iterator[Finding]:
     """Say which shards the index should name, and which generations are not whole."""
     known = {shard.layer for shard in index.shards}
-    for generation in _generations(listing, index):
+    for generation in generations_in(listing, index):
         if generation.state is State.LIVE:
             for entry in generation.files:
                 named = shard_name(entry.name)
@@ -268,51 +224,8 @@ def _strays(listing: _Listing, index: Index) -> Iterator[Finding]:
                     )
                     yield Finding("missing-layer", _ERROR, message, entry.name)
         elif generation.state is None:
-            message = f"generation {generation.id}: {_share(generation, known)}, a save cut off"
+            message = f"generation {generation.id}: {share_of(generation, known)}, a save cut off"
             yield Finding("partial-generation", _WARNING, message, generation.files[0].name)
-
-
-def _share(generation: InnerGeneration, known: set[int]) -> str:
-    present = ", ".join(str(layer) for layer in generation.layers)
-    of = f" of {len(known)}" if known else ""
-    return f"{len(generation.layers)}{of} layers ({present})"
-
-
-def _generations(listing: _Listing, index: Index) -> tuple[InnerGeneration, ...]:
-    groups = group_shards(listing.sizes)
-    live = {
-        generation
-        for generation, layers in groups.items()
-        if index.file_names.intersection(layers.values())
-    }
-    wanted = {shard.layer for shard in index.shards}
-    expected = wanted or {layer for layers in groups.values() for layer in layers}
-    found = []
-    for generation, layers in groups.items():
-        files = tuple(
-            FileEntry(name, listing.sizes[name], listed=name in index.file_names)
-            for name in layers.values()
-        )
-        is_whole = expected <= layers.keys() and all(entry.size_bytes for entry in files)
-        if generation in live:
-            state: State | None = State.LIVE
-        else:
-            state = State.RETIRED if is_whole else None
-        complete = None if is_whole and not wanted else is_whole
-        found.append(InnerGeneration(generation, state, files, tuple(layers), complete))
-    return tuple(sorted(found, key=lambda each: (each.state is not State.LIVE, each.id)))
-
-
-def _leftovers(listing: _Listing, generations: tuple[InnerGeneration, ...]) -> Iterator[Leftover]:
-    for generation in generations:
-        if generation.state is None:
-            path = listing.directory / generation.files[0].name
-            reason = f"generation {generation.id}: {_share(generation, set())}, a save cut off"
-            yield Leftover(path, "partial-generation", reason)
-    for name in listing.sizes:
-        if is_temporary(name):
-            reason = "a save was cut off while it wrote this file"
-            yield Leftover(listing.directory / name, "temporary-file", reason)
 
 
 def _header_findings(
@@ -354,9 +267,7 @@ def _tensor_findings(header: Header, shard: Shard, file: str) -> Iterator[Findin
             yield Finding("shape-mismatch", _ERROR, message, file, tensor.name)
 
 
-def _entries(
-    listing: _Listing, index: Index, *, is_whole_directory: bool
-) -> tuple[FileEntry, ...]:
+def _entries(listing: Listing, index: Index, *, is_whole_directory: bool) -> tuple[FileEntry, ...]:
     """List the index, its shards, and what else lies there; not what other generations own."""
     entries = [
         FileEntry(name, listing.sizes.get(name), listed=True) for name in sorted(index.file_names)

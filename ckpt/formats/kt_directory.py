@@ -1,0 +1,125 @@
+"""A directory of KT shards: its files, its index, and the generations that lie side by side in it.
+
+Told by names and sizes alone; no shard is opened.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from ckpt import fs, jsontext
+from ckpt.checkpoint import FileEntry, Finding, Leftover, Severity, State
+from ckpt.errors import DuplicateKey, NoCheckpoint, TornRead
+from ckpt.formats.base import InnerGeneration
+from ckpt.formats.kt_index import INDEX_NAME, Index, group_shards, is_temporary, parse_index
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """The files of a directory: sizes by name (None: a link that leads nowhere), and the links."""
+
+    directory: Path
+    sizes: Mapping[str, int | None]
+    links: frozenset[str]
+    index_written_at: float | None
+
+    @classmethod
+    def of(cls, directory: Path) -> "Listing":
+        """List a directory.
+
+        Raises:
+            NoCheckpoint: it is not there, or cannot be listed.
+        """
+        try:
+            entries = fs.scan(directory)
+            found = {
+                entry.name: fs.identity(directory / entry.name)
+                for entry in entries
+                if not entry.is_directory
+            }
+        except OSError as error:
+            message = f"{directory}: {error.strerror}"
+            raise NoCheckpoint(message, path=str(directory)) from None
+        index = found.get(INDEX_NAME)
+        return cls(
+            directory,
+            {name: each.size_bytes if each else None for name, each in sorted(found.items())},
+            frozenset(entry.name for entry in entries if entry.is_symlink),
+            index.modified_at if index else None,
+        )
+
+
+def read_index(listing: Listing) -> Index:
+    """Read the index; one that is not there is a finding.
+
+    Raises:
+        TornRead: it does not parse.
+    """
+    if INDEX_NAME not in listing.sizes:
+        message = f"{INDEX_NAME}: not there; shards without it cannot be loaded"
+        hint = "an index can be made anew from the shards' names and metadata"
+        return Index(
+            findings=(Finding("missing-file", Severity.ERROR, message, INDEX_NAME, hint=hint),)
+        )
+    try:
+        data = fs.read_bytes(listing.directory / INDEX_NAME)
+        return parse_index(jsontext.parse(data, path=INDEX_NAME))
+    except DuplicateKey as twice:
+        return Index(
+            findings=(Finding("duplicate-key", Severity.ERROR, twice.message, INDEX_NAME),)
+        )
+    except TornRead as torn:
+        raise TornRead(torn.message, path=torn.path, finding_code="bad-index") from None
+    except OSError as error:
+        code = "permission-denied" if isinstance(error, PermissionError) else "bad-index"
+        finding = Finding(code, Severity.ERROR, f"{INDEX_NAME}: {error.strerror}", INDEX_NAME)
+        return Index(findings=(finding,))
+
+
+def share_of(generation: InnerGeneration, known: set[int]) -> str:
+    """Say which layers a partial generation has, of how many where that is known."""
+    present = ", ".join(str(layer) for layer in generation.layers)
+    of = f" of {len(known)}" if known else ""
+    return f"{len(generation.layers)}{of} layers ({present})"
+
+
+def generations_in(listing: Listing, index: Index) -> tuple[InnerGeneration, ...]:
+    """Group the shards by generation: live (named by the index) first, then by hex.
+
+    A retired one has every layer of the index; without an index, every layer that any has.
+    """
+    groups = group_shards(listing.sizes)
+    live = {
+        generation
+        for generation, layers in groups.items()
+        if index.file_names.intersection(layers.values())
+    }
+    wanted = {shard.layer for shard in index.shards}
+    expected = wanted or {layer for layers in groups.values() for layer in layers}
+    found = []
+    for generation, layers in groups.items():
+        files = tuple(
+            FileEntry(name, listing.sizes[name], listed=name in index.file_names)
+            for name in layers.values()
+        )
+        is_whole = expected <= layers.keys() and all(entry.size_bytes for entry in files)
+        if generation in live:
+            state: State | None = State.LIVE
+        else:
+            state = State.RETIRED if is_whole else None
+        complete = None if is_whole and not wanted else is_whole
+        found.append(InnerGeneration(generation, state, files, tuple(layers), complete))
+    return tuple(sorted(found, key=lambda each: (each.state is not State.LIVE, each.id)))
+
+
+def leftovers_in(listing: Listing, generations: tuple[InnerGeneration, ...]) -> Iterator[Leftover]:
+    """Yield what a killed save left: partial generations and temporary files."""
+    for generation in generations:
+        if generation.state is None:
+            path = listing.directory / generation.files[0].name
+            reason = f"generation {generation.id}: {share_of(generation, set())}, a save cut off"
+            yield Leftover(path, "partial-generation", reason)
+    for name in listing.sizes:
+        if is_temporary(name):
+            reason = "a save was cut off while it wrote this file"
+            yield Leftover(listing.directory / name, "temporary-file", reason)
