@@ -231,7 +231,10 @@ def _strays(listing: Listing, index: Index) -> Iterator[Finding]:
 def _header_findings(
     header: Header, shard: Shard, file: str, generation: str | None
 ) -> Iterator[Finding]:
-    yield from header.findings
+    has_right_size = shard.size_bytes in (None, header.size_bytes)
+    for finding in header.findings:
+        if has_right_size or finding.code not in ("truncated", "trailing-bytes"):
+            yield finding  # else said already: the size is not what the index says
     if any(finding.severity is _ERROR for finding in header.findings):
         return
     yield from _tensor_findings(header, shard, file)
