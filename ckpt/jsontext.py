@@ -81,6 +81,11 @@ def dumps(value: Any, *, indent: int | None = None, sort_keys: bool = False) -> 
     )
 
 
+def dumps_compact(value: Any) -> str:
+    """Write strict JSON without a space, as the safetensors library writes its headers."""
+    return json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+
+
 def finite_or_none(value: float | None) -> float | None:
     """Return the number, or None where strict JSON has no word for it."""
     return value if value is not None and math.isfinite(value) else None

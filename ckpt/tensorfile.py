@@ -1,0 +1,320 @@
+"""safetensors files: a header reader that checks every bound, a writer that hashes on its way.
+
+The reader looks at the header only and turns whatever is wrong into findings: the first problem
+and where it is, and every tensor that can still be listed. The writer takes buffers, never a
+framework's tensors. Neither knows what a checkpoint is.
+"""
+
+import hashlib
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias, TypeGuard
+
+from ckpt import fs, jsontext
+from ckpt.checkpoint import Finding, Severity, Tensor
+from ckpt.errors import DuplicateKey, PublishError, TornRead
+
+MAX_HEADER_BYTES = 100_000_000
+LENGTH_BYTES = 8
+
+DTYPE_BITS: Mapping[str, int] = {
+    "BOOL": 8, "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6, "U8": 8, "I8": 8, "F8_E5M2": 8, "F8_E4M3": 8,
+    "F8_E8M0": 8, "F8_E4M3FNUZ": 8, "F8_E5M2FNUZ": 8, "I16": 16, "U16": 16, "F16": 16, "BF16": 16,
+    "I32": 32, "U32": 32, "F32": 32, "C64": 64, "F64": 64, "I64": 64, "U64": 64,
+}  # fmt: skip
+"""Width of every dtype that safetensors 0.8 knows, in the library's own order."""
+
+_INT_ONLY = {int}
+_ORDER = {dtype: place for place, dtype in enumerate(DTYPE_BITS)}
+
+Buffer: TypeAlias = tuple[str, str, tuple[int, ...], memoryview]
+"""(name, dtype, shape, row-major little-endian bytes)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What the head of a safetensors file says; tensor offsets count from the file's start.
+
+    `metadata` is None where there is none; `size_bytes` is None when the file is not there.
+    """
+
+    tensors: tuple[Tensor, ...] = ()
+    metadata: Mapping[str, str] | None = None
+    header_bytes: int = 0
+    size_bytes: int | None = None
+    findings: tuple[Finding, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What the writer wrote: the file's size and its sha256 in lower case."""
+
+    size_bytes: int
+    sha256: str
+
+
+def read_header(path: Path, file: str) -> Header:
+    """Read the header of a safetensors file; never raises, whatever stands there.
+
+    `file` is the name that tensors and findings carry (relative to the checkpoint).
+    """
+    try:
+        with fs.File(path) as opened:
+            size = opened.identity().size_bytes
+            start = opened.read_at(0, LENGTH_BYTES)
+            problem = _refuse_start(start, size, file)
+            if problem is not None:
+                return Header(size_bytes=size, findings=(problem,))
+            length = int.from_bytes(start, "little")
+            text = opened.read_at(LENGTH_BYTES, length)
+    except OSError as error:
+        return Header(findings=(_cannot_read(error, file),))
+    if len(text) < length:
+        found = _error("changed-while-reading", f"{file}: cut while its header was read", file)
+        return Header(size_bytes=size, findings=(found,))
+    return _parse(text, size, file)
+
+
+def _refuse_start(start: bytes, size: int, file: str) -> Finding | None:
+    """Judge the first eight bytes before anything is read or allocated for what they claim."""
+    if size == 0:
+        return _error("empty-file", f"{file}: the file is empty", file)
+    if (other := _other_kind(start)) is not None:
+        return _error("not-safetensors", f"{file}: {other}, not a safetensors file", file)
+    if size < LENGTH_BYTES:
+        return _error(
+            "truncated", f"{file}: {size} bytes, a safetensors file has at least 8", file
+        )
+    length = int.from_bytes(start, "little")
+    if length > MAX_HEADER_BYTES:
+        if length > size - LENGTH_BYTES:
+            text = f"{file}: claims a header of {length:,} bytes in a file of {size:,}"
+        else:
+            text = f"{file}: header of {length:,} bytes, larger than readers accept (100,000,000)"
+        return _error("header-too-large", text, file)
+    if length > size - LENGTH_BYTES:
+        text = f"{file}: header of {length:,} bytes, but only {size - LENGTH_BYTES:,} follow"
+        return _error("truncated", text, file)
+    return None
+
+
+def _other_kind(start: bytes) -> str | None:
+    """Name what is known to stand in the place of weights."""
+    if start.startswith(b"version "):
+        return "a Git LFS pointer (fetch the real file with git lfs pull)"
+    if start.startswith(b"PK\x03\x04"):
+        return "a zip archive, as torch.save writes it"
+    if (
+        start[:2] in (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
+        and start[2:3] in b"}]c(X\x8a\x95"
+    ):
+        return "a pickle"
+    if start.startswith(b"\x00\x05\x16\x07"):
+        return "AppleDouble metadata that macOS left"
+    if start.startswith(b"GGUF"):
+        return "a GGUF file"
+    if start.lstrip().lower().startswith((b"<!doc", b"<html")):
+        return "an HTML page (a failed download?)"
+    return None
+
+
+def _parse(text: bytes, size: int, file: str) -> Header:
+    start = LENGTH_BYTES + len(text)
+    if not text.lstrip(b" ").startswith(b"{"):
+        shown = text[:8]
+        found = _error(
+            "bad-header", f"{file}: the header begins with {shown!r}, not with {{", file
+        )
+        return Header(header_bytes=len(text), size_bytes=size, findings=(found,))
+    try:
+        fields = jsontext.parse(text, path=file)
+    except DuplicateKey as error:
+        found = _error("duplicate-key", error.message, file)
+        return Header(header_bytes=len(text), size_bytes=size, findings=(found,))
+    except TornRead as error:
+        found = _error("bad-header", error.message, file)
+        return Header(header_bytes=len(text), size_bytes=size, findings=(found,))
+    findings: list[Finding] = []
+    metadata = _metadata(fields.pop("__metadata__", None), file, findings)
+    tensors = []
+    for name, entry in fields.items():
+        tensor = _tensor(name, entry, start, file, findings)
+        if tensor is not None:
+            tensors.append(tensor)
+    tensors.sort(key=lambda tensor: (tensor.start, tensor.end))
+    if not findings:
+        findings += _layout(tensors, start, size, file)
+    return Header(tuple(tensors), metadata, len(text), size, tuple(findings))
+
+
+def _metadata(value: Any, file: str, findings: list[Finding]) -> Mapping[str, str] | None:
+    if value is None:
+        return None
+    if not isinstance(value, dict):
+        findings.append(_error("bad-header", f"{file}: __metadata__ is not an object", file))
+        return None
+    for key, item in value.items():
+        if not isinstance(item, str):
+            text = f"{file}: __metadata__ {key!r}: expected text, found {item!r:.60}"
+            findings.append(_error("bad-header", text, file))
+    return {key: item for key, item in value.items() if isinstance(item, str)}
+
+
+def _tensor(
+    name: str, entry: Any, start: int, file: str, findings: list[Finding]
+) -> Tensor | None:
+    """One entry of the header; None where not even its place can be told."""
+
+    def bad(code: str, text: str) -> None:
+        message = f"{file}: tensor {name!r}: {text}"
+        findings.append(Finding(code, Severity.ERROR, message, file, name))
+
+    if not isinstance(entry, dict):
+        bad("bad-header", f"expected an object, found {entry!r:.60}")
+        return None
+    dtype, shape, offsets = entry.get("dtype"), entry.get("shape"), entry.get("data_offsets")
+    if not isinstance(dtype, str):
+        bad("bad-header", f"dtype is {dtype!r:.60}")
+        return None
+    if not _are_sizes(shape):
+        bad("bad-header", f"shape is {shape!r:.60}")
+        return None
+    if not _are_sizes(offsets) or len(offsets) != 2:
+        bad("bad-offsets", f"data_offsets are {offsets!r:.60}")
+        return None
+    begin, end = offsets
+    if begin > end:
+        bad("bad-offsets", f"begins at {begin:,} and ends before, at {end:,}")
+        return None
+    bits = DTYPE_BITS.get(dtype)
+    if bits is None:
+        bad("unknown-dtype", f"unsupported dtype {dtype}")
+    elif (problem := _size_problem(dtype, bits, shape, end - begin)) is not None:
+        bad("bad-offsets", problem)
+    return Tensor(name, dtype, tuple(shape), end - begin, file, start + begin, start + end)
+
+
+def _are_sizes(value: Any) -> TypeGuard[list[int]]:
+    if not isinstance(value, list):
+        return False
+    return not value or (set(map(type, value)) == _INT_ONLY and min(value) >= 0)
+
+
+def _size_problem(dtype: str, bits: int, shape: Sequence[int], given: int) -> str | None:
+    total = math.prod(shape) * bits
+    if total == given * 8 and total:  # the usual case first: headers hold many thousands
+        return None
+    if total >= 1 << 67 or any(extent >= 1 << 64 for extent in shape):
+        return f"shape {list(shape)!r:.80} is impossible: more elements than 64 bits count"
+    if total % 8:
+        return f"{dtype} {list(shape)!r:.80} does not fill whole bytes"
+    if total // 8 != given:
+        return f"{dtype} {list(shape)!r:.80} needs {total // 8:,} bytes, the range has {given:,}"
+    return None
+
+
+def _layout(tensors: Sequence[Tensor], start: int, size: int, file: str) -> Iterator[Finding]:
+    """The first hole, overlap or end that does not fit: ranges must cover the rest exactly."""
+    at = start
+    for tensor in tensors:
+        if tensor.start != at:
+            kind = "a gap" if tensor.start > at else "an overlap"
+            text = (
+                f"{file}: tensor {tensor.name!r}: {kind}: begins at byte "
+                f"{tensor.start - start:,}, the one before ends at {at - start:,}"
+            )
+            yield Finding("bad-offsets", Severity.ERROR, text, file, tensor.name)
+            return
+        at = tensor.end
+    if at > size:
+        cut = next(tensor.name for tensor in tensors if tensor.end > size)
+        text = f"{file}: truncated: {size:,} bytes, the header needs {at:,} (cut in {cut!r})"
+        yield Finding("truncated", Severity.ERROR, text, file, cut)
+    elif at < size:
+        text = f"{file}: {size - at:,} trailing bytes after the last tensor"
+        yield _error("trailing-bytes", text, file)
+
+
+def _cannot_read(error: OSError, file: str) -> Finding:
+    if isinstance(error, FileNotFoundError):
+        return _error("missing-file", f"{file}: not there", file)
+    if isinstance(error, PermissionError):
+        return _error("permission-denied", f"{file}: permission denied", file)
+    return _error("unreadable-file", f"{file}: cannot be read: {error.strerror}", file)
+
+
+def _error(code: str, message: str, file: str) -> Finding:
+    return Finding(code, Severity.ERROR, message, file)
+
+
+# ---- writing -------------------------------------------------------------------------------
+
+
+def write_tensors(
+    path: Path, buffers: Sequence[Buffer], metadata: Mapping[str, str] | None = None
+) -> Written:
+    """Write a new safetensors file, durable, byte for byte as the safetensors library would.
+
+    Hashed in the same pass; space is reserved before the first byte.
+
+    Raises:
+        PublishError: a buffer does not fit its dtype and shape, is not contiguous, a name is given
+            twice, or the header would be larger than readers accept.
+        OSError: the disk refused.
+    """
+    ordered = sorted(buffers, key=lambda buffer: (-_place(buffer), buffer[0]))
+    header = _build_header(ordered, metadata)
+    size = len(header) + sum(buffer[3].nbytes for buffer in ordered)
+    digest = hashlib.sha256(header)
+    with fs.NewFile(path) as file:
+        file.reserve(size)
+        file.write(header)
+        for _, _, _, data in ordered:
+            flat = data.cast("B") if data.nbytes else data
+            for at in range(0, data.nbytes, fs.BLOCK_BYTES):
+                block = flat[at : at + fs.BLOCK_BYTES]
+                file.write(block)
+                digest.update(block)
+        file.sync()
+    return Written(size, digest.hexdigest())
+
+
+def _place(buffer: Buffer) -> int:
+    name, dtype, _, _ = buffer
+    if dtype not in _ORDER:
+        raise PublishError(f"tensor {name!r}: unsupported dtype {dtype}")
+    return _ORDER[dtype]
+
+
+def _build_header(ordered: Sequence[Buffer], metadata: Mapping[str, str] | None) -> bytes:
+    fields: dict[str, Any] = {}
+    if metadata is not None:
+        fields["__metadata__"] = dict(sorted(metadata.items()))
+    at = 0
+    for name, dtype, shape, data in ordered:
+        _check_buffer(name, dtype, shape, data)
+        if name in fields:
+            raise PublishError(f"tensor {name!r} is given twice")
+        end = at + data.nbytes
+        fields[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [at, end]}
+        at = end
+    text = jsontext.dumps_compact(fields).encode()
+    text += b" " * (-len(text) % LENGTH_BYTES)
+    if len(text) > MAX_HEADER_BYTES:
+        raise PublishError(
+            f"a header of {len(text):,} bytes is larger than readers accept (100,000,000)",
+            hint="save fewer tensors a file",
+        )
+    return len(text).to_bytes(LENGTH_BYTES, "little") + text
+
+
+def _check_buffer(name: str, dtype: str, shape: Sequence[int], data: memoryview) -> None:
+    if name == "__metadata__":
+        raise PublishError("a tensor cannot be named __metadata__")
+    if not data.c_contiguous:
+        raise PublishError(f"tensor {name!r}: its buffer is not contiguous")
+    problem = _size_problem(dtype, DTYPE_BITS[dtype], shape, data.nbytes)
+    if problem is not None:
+        raise PublishError(f"tensor {name!r}: {problem}")
