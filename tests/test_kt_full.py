@@ -291,6 +291,36 @@ def test_no_payload_is_read(tiny):
     assert read == 0
 
 
+def test_a_save_in_the_middle_of_a_read_gives_the_new_generation_whole(golden, tmp_path):
+    sample = golden / "kt_full" / "second_save"
+    directory = tmp_path / "ckpt"
+    shutil.copytree(sample / "generation1", directory)
+    saved = []
+
+    def save(call):
+        if call.name == "open" and call.path.endswith(INDEX_NAME) and not saved:
+            saved.append(call.path)
+            old = list(directory.glob("*.safetensors"))
+            shutil.copytree(sample / "tree" / "ckpt", directory, dirs_exist_ok=True)
+            for path in old:
+                path.unlink()
+
+    (directory / INDEX_NAME).chmod(0o644)
+    with fs.hooked(save):
+        seen = KT.read(directory)
+    assert saved
+    assert (seen.findings, seen.complete, len(seen.tensors)) == ((), True, 9)
+
+
+def test_an_index_among_thousands_of_files_looks_at_its_own_only(tiny):
+    for number in range(50):
+        (tiny / f"file-{number}").touch()
+    calls = []
+    with fs.hooked(lambda call: calls.append(call.name)):
+        KT.glance(tiny / INDEX_NAME)
+    assert calls.count("stat") == 4
+
+
 def test_a_directory_that_is_not_there_is_said_so(tmp_path):
     with pytest.raises(NoCheckpoint):
         KT.read(tmp_path / "gone")

@@ -11,31 +11,42 @@ from ckpt import fs, jsontext
 from ckpt.checkpoint import FileEntry, Finding, Leftover, Severity, State
 from ckpt.errors import DuplicateKey, NoCheckpoint, TornRead
 from ckpt.formats.base import InnerGeneration
-from ckpt.formats.kt_index import INDEX_NAME, Index, group_shards, is_temporary, parse_index
+from ckpt.formats.kt_index import (
+    INDEX_NAME,
+    Index,
+    group_shards,
+    is_temporary,
+    parse_index,
+    shard_name,
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """The files of a directory: sizes by name (None: a link that leads nowhere), and the links."""
+    """The files of a directory: sizes by name (None: a link that leads nowhere), and the links.
+
+    `names` are all of them; `sizes` holds only KT's own unless the whole directory was asked for.
+    """
 
     directory: Path
+    names: frozenset[str]
     sizes: Mapping[str, int | None]
     links: frozenset[str]
     index_written_at: float | None
 
     @classmethod
-    def of(cls, directory: Path) -> "Listing":
-        """List a directory.
+    def of(cls, directory: Path, *, whole: bool = False) -> "Listing":
+        """List a directory; an index in a run's own directory has thousands of neighbours.
 
         Raises:
             NoCheckpoint: it is not there, or cannot be listed.
         """
         try:
-            entries = fs.scan(directory)
+            entries = [entry for entry in fs.scan(directory) if not entry.is_directory]
             found = {
                 entry.name: fs.identity(directory / entry.name)
                 for entry in entries
-                if not entry.is_directory
+                if whole or is_ours(entry.name) or is_temporary(entry.name)
             }
         except OSError as error:
             message = f"{directory}: {error.strerror}"
@@ -43,10 +54,16 @@ class Listing:
         index = found.get(INDEX_NAME)
         return cls(
             directory,
+            frozenset(entry.name for entry in entries),
             {name: each.size_bytes if each else None for name, each in sorted(found.items())},
             frozenset(entry.name for entry in entries if entry.is_symlink),
             index.modified_at if index else None,
         )
+
+
+def is_ours(name: str) -> bool:
+    """Whether a name is the index's or a shard's."""
+    return name == INDEX_NAME or shard_name(name) is not None
 
 
 def read_index(listing: Listing) -> Index:

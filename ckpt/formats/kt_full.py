@@ -28,6 +28,7 @@ from ckpt.formats.base import Inside
 from ckpt.formats.kt_directory import (
     Listing,
     generations_in,
+    is_ours,
     leftovers_in,
     read_index,
     share_of,
@@ -61,7 +62,7 @@ class KtFull:
         if path.name == INDEX_NAME or shard_name(path.name):
             return True
         try:
-            return any(_is_ours(entry.name) for entry in fs.scan(path))
+            return any(is_ours(entry.name) for entry in fs.scan(path))
         except OSError:
             return False
 
@@ -102,11 +103,9 @@ class KtFull:
         """
         if shard_name(path.name):
             return self._read_shard(path, depth)
-        directory = path.parent if path.name == INDEX_NAME else path
-        listing = Listing.of(directory)
-        index = read_index(listing)
-        trainer = read_trainer(directory, listing.sizes.keys())
-        shards = _look_at_shards(listing, index)
+        listing, index, shards = _settled(path)
+        directory = listing.directory
+        trainer = read_trainer(directory, listing.names)
         findings = [*index.findings, *trainer.findings, *shards.findings]
         findings += _strays(listing, index)
         is_damaged = any(
@@ -183,8 +182,18 @@ class _Shards:
     findings: tuple[Finding, ...]
 
 
-def _is_ours(name: str) -> bool:
-    return name == INDEX_NAME or shard_name(name) is not None
+def _settled(path: Path) -> tuple[Listing, Index, _Shards]:
+    """Look until index and shards fit: a save replaces the one and then removes the others."""
+    is_index = path.name == INDEX_NAME
+    seen: str | None = None
+    while True:
+        listing = Listing.of(path.parent if is_index else path, whole=not is_index)
+        index = read_index(listing)
+        shards = _look_at_shards(listing, index)
+        is_missing = any(finding.code == "missing-file" for finding in shards.findings)
+        if not is_missing or index.generation in (seen, None):
+            return listing, index, shards
+        seen = index.generation
 
 
 def _look_at_shards(listing: Listing, index: Index) -> _Shards:
@@ -281,7 +290,7 @@ def _entries(listing: Listing, index: Index, *, is_whole_directory: bool) -> tup
         entries += [
             FileEntry(name, size, listed=False)
             for name, size in listing.sizes.items()
-            if not (_is_ours(name) or is_temporary(name) or name in index.file_names)
+            if not (is_ours(name) or is_temporary(name) or name in index.file_names)
         ]
     return tuple(entries)
 
