@@ -1,0 +1,124 @@
+"""MonitorApp: one run on the screen. The feed's messages are the only way in.
+
+Imports only what the first frame needs; what reads a run is imported by the feed's own thread.
+"""
+
+import threading
+from pathlib import Path
+from typing import Any
+
+from rich.console import RenderableType
+from textual.app import App
+from textual.message import Message
+from textual.reactive import reactive
+from textual.screen import Screen
+
+from ckpt.present import visible
+from ckpt.view import RunView
+from monitor.alerts import news
+from monitor.feed import Feed, Shown, sentence
+from monitor.options import Options
+from monitor.screens.dashboard import DashboardScreen
+from monitor.spans import exact
+
+
+class RunUpdated(Message):
+    """The whole state of the run: a newer one replaces it, so a slow link drops stale ones."""
+
+    def __init__(self, shown: Shown) -> None:
+        super().__init__()
+        self.shown = shown
+
+    def can_replace(self, message: Message) -> bool:
+        """A message that says the same of a later time is enough."""
+        return isinstance(message, RunUpdated)
+
+
+class MonitorApp(App[None]):
+    """The app behind `ckpt-monitor RUN`. `options` is what the command line said."""
+
+    CSS_PATH = "monitor.tcss"
+    ENABLE_COMMAND_PALETTE = False
+    TITLE = "ckpt-monitor"
+
+    shown: reactive[Shown | None] = reactive(None, init=False)
+    """The newest view and the time that its ages count from; the screens paint it."""
+
+    def __init__(self, run_dir: Path, options: Options) -> None:
+        super().__init__(ansi_color=True)
+        self.run_dir = run_dir
+        self.options = options
+        self.home = DashboardScreen(RunView(run=run_dir), ascii_only=options.is_ascii)
+        self.feed = Feed(
+            run_dir, self._take, poll_s=options.poll_s, is_read_only=options.is_read_only
+        )
+
+    def get_default_screen(self) -> Screen[None]:
+        """Start with the dashboard, without a screen below it."""
+        return self.home
+
+    def on_mount(self) -> None:
+        """Start reading once the first frame is out."""
+        self.home.call_after_refresh(self.feed.start)
+
+    def on_unmount(self) -> None:
+        """Stop reading."""
+        self.feed.stop()
+
+    def on_run_updated(self, event: RunUpdated) -> None:
+        """Take the newest view: the one place that assigns it."""
+        self.shown = event.shown
+
+    def watch_shown(self, before: Shown | None, after: Shown | None) -> None:
+        """Let the dashboard paint, and ring for what matters."""
+        if after is None:
+            return
+        self.home.show_run(after.view, after.now)
+        if before is not None:
+            for text in news(before.view, after.view):
+                self.ring(text)
+
+    def ring(self, text: str) -> None:
+        """Ring the bell, and tell terminals that can show a notification (OSC 9)."""
+        self.bell()
+        if self._driver is not None:
+            self._driver.write(f"\x1b]9;{visible(text)}\x07")
+
+    def _display(self, screen: Screen[Any], renderable: RenderableType | None) -> None:
+        """Send of a partial repaint only the spans that changed."""
+        super()._display(screen, exact(renderable))
+
+    def open_checkpoint(self, path: Path) -> None:
+        """Show a checkpoint: the screen at once, its contents once another thread read them."""
+        from monitor.screens.checkpoint import CheckpointScreen
+
+        screen = CheckpointScreen(str(path), ascii_only=self.options.is_ascii)
+        self.push_screen(screen)
+        reading = threading.Thread(
+            target=self._read_checkpoint, args=(path, screen), name="checkpoint", daemon=True
+        )
+        reading.start()
+
+    def _read_checkpoint(self, path: Path, screen: Screen[None]) -> None:
+        from monitor.screens.checkpoint import CheckpointScreen, contents_of
+
+        answer: Message
+        try:
+            from ckpt.formats import inspect
+
+            answer = CheckpointScreen.Read(
+                contents_of(inspect(path), ascii_only=self.options.is_ascii)
+            )
+        except Exception as error:  # noqa: BLE001 - whatever went wrong is shown where it was asked for
+            answer = CheckpointScreen.Failed(sentence(error))
+        self._post_from_thread(screen, answer)
+
+    def _take(self, shown: Shown) -> None:
+        self._post_from_thread(self, RunUpdated(shown))
+
+    def _post_from_thread(self, to: "MonitorApp | Screen[None]", message: Message) -> None:
+        try:
+            to.post_message(message)
+        except RuntimeError:  # the loop has just closed: nobody is left to show it to
+            if self.is_running:
+                raise

@@ -1,0 +1,217 @@
+"""The one table of commands: keys, label, help, where each works, and why it cannot right now.
+
+Bindings, the key line, the palette, the help screen and the README's table of keys all come from
+`COMMANDS`. What a command does is a method `do_NAME` of the screen it works on.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from textual.binding import Binding
+
+from ckpt.present import Cell, Tone
+
+
+class Where(StrEnum):
+    """The screens that have commands."""
+
+    DASHBOARD = "dashboard"
+    CHECKPOINT = "checkpoint"
+    RUNS = "runs"
+    HELP = "help"
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """What a command may look at to say whether it can act now."""
+
+    where: Where
+    selected_key: str | None = None
+    row_count: int = 0
+    point_count: int = 0
+    has_chart: bool = True
+    is_filtered: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One thing a user can do. `unavailable` returns why not, None when it can act now.
+
+    `keys` are Textual's names, the first is the one to show unless `shown` says otherwise;
+    `rank` orders the key line's claims on a narrow screen: the highest goes first, None is never
+    on it. `line` is the key line's word where `label` is too long for it.
+    """
+
+    name: str
+    keys: tuple[str, ...]
+    label: str
+    help: str
+    where: tuple[Where, ...]
+    unavailable: Callable[[Situation], str | None] = lambda _: None
+    shown: str | None = None
+    line: str | None = None
+    rank: int | None = None
+
+    @property
+    def key(self) -> str:
+        """The key as people read it."""
+        return self.shown or " ".join(_SPELT.get(key, key) for key in self.keys)
+
+
+_SPELT = {
+    "question_mark": "?", "slash": "/", "colon": ":", "plus": "+", "minus": "-",
+    "escape": "esc", "equals_sign": "=",
+}  # fmt: skip
+_LISTS = (Where.DASHBOARD, Where.CHECKPOINT, Where.RUNS, Where.HELP)
+_TABLES = (Where.DASHBOARD, Where.CHECKPOINT, Where.RUNS)
+
+
+def _needs_row(situation: Situation) -> str | None:
+    if situation.row_count:
+        return None
+    return "there is no row to act on yet"
+
+
+def _needs_filter(situation: Situation) -> str | None:
+    return None if situation.is_filtered else "all rows are shown"
+
+
+def _needs_points(situation: Situation) -> str | None:
+    if not situation.has_chart:
+        return "the window is too small for the chart"
+    if situation.point_count == 0:
+        return "there is no point on the chart yet"
+    return None
+
+
+COMMANDS: tuple[Command, ...] = (
+    Command(
+        "open", ("enter",), "open", "Open what the cursor is on",
+        (Where.DASHBOARD, Where.RUNS), _needs_row, rank=2,
+    ),
+    Command(
+        "next_pane", ("tab",), "next pane",
+        "Next pane; on the dashboard: more chart, more table",
+        (Where.DASHBOARD, Where.CHECKPOINT), line="pane", rank=5,
+    ),
+    Command(
+        "previous_pane", ("shift+tab",), "previous pane", "The pane before",
+        (Where.DASHBOARD, Where.CHECKPOINT),
+    ),
+    Command(
+        "filter", ("slash",), "filter", "Show only the rows that hold a text",
+        _TABLES, rank=3,
+    ),
+    Command(
+        "copy_path", ("y",), "copy path",
+        "Copy the path (OSC 52), and show it as text",
+        _TABLES, _needs_row, line="copy", rank=4,
+    ),
+    Command(
+        "pause", ("space",), "pause", "Let the screen stand still; reading goes on",
+        (Where.DASHBOARD,), rank=6,
+    ),
+    Command(
+        "smooth", ("e",), "smoothing", "Change how strongly the curve is smoothed",
+        (Where.DASHBOARD,), _needs_points, line="smooth", rank=8,
+    ),
+    Command(
+        "log_axis", ("L",), "log axis", "Linear or logarithmic loss axis",
+        (Where.DASHBOARD,), _needs_points, line="log", rank=9,
+    ),
+    Command(
+        "zoom_in", ("plus", "equals_sign"), "zoom in", "Show a shorter stretch of the curve",
+        (Where.DASHBOARD,), _needs_points, shown="+", line="zoom", rank=10,
+    ),
+    Command(
+        "zoom_out", ("minus",), "zoom out", "Show a longer stretch of the curve",
+        (Where.DASHBOARD,), _needs_points,
+    ),
+    Command(
+        "zoom_all", ("0",), "zoom to all", "Show the whole curve",
+        (Where.DASHBOARD,), _needs_points,
+    ),
+    Command(
+        "cursor_left", ("left",), "chart cursor left",
+        "Move left; select the nearest generation",
+        (Where.DASHBOARD,), _needs_points, shown="←",
+    ),
+    Command(
+        "cursor_right", ("right",), "chart cursor right",
+        "Move right; select the nearest generation",
+        (Where.DASHBOARD,), _needs_points, shown="→",
+    ),
+    Command("down", ("j", "down"), "down", "Move down", _LISTS, shown="j ↓"),
+    Command("up", ("k", "up"), "up", "Move up", _LISTS, shown="k ↑"),
+    Command("first", ("g", "home"), "first row", "Go to the first row", _LISTS, shown="g"),
+    Command("last", ("G", "end"), "last row", "Go to the last row", _LISTS, shown="G"),
+    Command(
+        "half_page_down", ("ctrl+d", "pagedown"), "half a page down", "Move down half a page",
+        _LISTS, shown="ctrl+d",
+    ),
+    Command(
+        "half_page_up", ("ctrl+u", "pageup"), "half a page up", "Move up half a page",
+        _LISTS, shown="ctrl+u",
+    ),
+    Command(
+        "palette", ("colon", "ctrl+p"), "palette", "Find any of these commands by its name",
+        _TABLES, rank=7,
+    ),
+    Command(
+        "show_all", ("escape",), "all rows", "Show all rows again after a filter",
+        (Where.DASHBOARD,), _needs_filter,
+    ),
+    Command(
+        "back", ("escape",), "back", "Show all rows again, or go back to the screen before",
+        (Where.CHECKPOINT, Where.HELP), rank=2,
+    ),
+    Command("help", ("question_mark",), "help", "Show all keys", _TABLES, rank=1),
+    Command(
+        "quit", ("q", "ctrl+c"), "quit", "Leave; the trainer goes on", _LISTS, shown="q", rank=0
+    ),
+)  # fmt: skip
+
+
+def commands_of(where: Where) -> tuple[Command, ...]:
+    """Return the commands of a screen, in the table's order."""
+    return tuple(command for command in COMMANDS if where in command.where)
+
+
+def command_named(name: str) -> Command:
+    """Return a command by its name."""
+    return next(command for command in COMMANDS if command.name == name)
+
+
+def bindings_of(where: Where) -> list[Binding]:
+    """Make Textual's bindings for a screen: every key runs `action_command(NAME)`."""
+    return [
+        Binding(key, f"command('{command.name}')", command.label, show=False)
+        for command in commands_of(where)
+        for key in command.keys
+    ]
+
+
+def key_line(where: Where, width: int) -> tuple[Cell, ...]:
+    """Make the line of keys of a screen, dropping those with the highest rank until it fits."""
+    ranked = [command for command in commands_of(where) if command.rank is not None]
+    while ranked and _line_width(ranked) > width:
+        ranked.remove(max(ranked, key=lambda command: command.rank or 0))
+    return tuple(_line_cells(ranked))
+
+
+def keys_markdown() -> str:
+    """Make the README's table of keys."""
+    rows = [f"| `{command.key}` | {command.help} |" for command in COMMANDS]
+    return "\n".join(["| key | does |", "|---|---|", *rows]) + "\n"
+
+
+def _line_cells(commands: Sequence[Command]) -> Iterator[Cell]:
+    yield Cell(" ")
+    for place, command in enumerate(commands):
+        yield Cell(("  " if place else "") + command.key.split(" ")[0], Tone.ACCENT)
+        yield Cell(f" {command.line or command.label}", Tone.DIM)
+
+
+def _line_width(commands: Sequence[Command]) -> int:
+    return sum(len(cell.text) for cell in _line_cells(commands))

@@ -1,0 +1,168 @@
+"""The thread that reads a run and hands the screen one whole view at a time.
+
+It imports what reading needs only when it starts, so that the first frame does not wait for that.
+It never waits for the screen, and no failure in it is silent or ends it.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ckpt.errors import CheckpointError
+from ckpt.view import RunView, Warned
+
+if TYPE_CHECKING:
+    from ckpt.sources import RunReader
+    from ckpt.watch import Watcher
+
+    from ckpt.run import RunEvent
+
+JUDGE_EVERY_S = 5.0  # a stall shows itself by time passing, not by a file changing
+AGES_EVERY_S = 60.0
+RETRY_AFTER_S = 1.0
+FIRST_PIECE_S = 0.05  # a first reading that takes longer shows what it has so far
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A view and the time its ages are counted from, which moves on in whole minutes only."""
+
+    view: RunView
+    now: float
+
+
+class Feed:
+    """Reads one run until it is stopped; `post` gets every view worth painting, in this thread."""
+
+    def __init__(
+        self,
+        run_dir: Path,
+        post: Callable[[Shown], None],
+        *,
+        poll_s: float | None = None,
+        is_read_only: bool = False,
+    ) -> None:
+        self._run_dir = run_dir
+        self._post = post
+        self._poll_s = poll_s
+        self._is_read_only = is_read_only
+        self._stopped = threading.Event()
+        self._watcher: Watcher | None = None
+        self._view = RunView(run=run_dir)
+        self._whole = self._view
+        self._posted: RunView | None = None
+        self._ages_from = 0.0
+        self._fault: Warned | None = None
+
+    def start(self) -> None:
+        """Start the thread: a daemon, so that a hung disk cannot keep the app from ending."""
+        threading.Thread(target=self._run, name="feed", daemon=True).start()
+
+    def stop(self) -> None:
+        """Let the thread end soon; returns at once."""
+        self._stopped.set()
+        if self._watcher is not None:
+            self._watcher.stop()
+
+    def _run(self) -> None:
+        while not self._stopped.is_set():
+            try:
+                self._follow()
+            except Exception as error:  # noqa: BLE001 - whatever went wrong is shown, and tried again
+                if self._stopped.is_set():
+                    return
+                self._fault = Warned("reading-failed", sentence(error), str(self._run_dir))
+                self._publish(self._whole, time.time(), is_forced=True)
+                self._stopped.wait(RETRY_AFTER_S)
+
+    def _follow(self) -> None:
+        from ckpt.sources import RunReader
+        from ckpt.watch import Watcher
+
+        reader = RunReader(self._run_dir, record_samples=not self._is_read_only)
+        self._view = RunView(run=self._run_dir)
+        self._read(reader, None)
+        self._watcher = watcher = Watcher(self._run_dir, poll_s=self._poll_s)
+        try:
+            while not self._stopped.is_set():
+                watcher.watch(reader.targets)
+                changed = watcher.wait(0.0 if reader.has_more else self._rest_s())
+                if self._stopped.is_set():
+                    return
+                self._view = replace(self._view, watching=watcher.watching)
+                if changed or reader.has_more:
+                    self._read(reader, changed)
+                else:
+                    self._rest()
+        finally:
+            watcher.stop()
+
+    def _read(self, reader: "RunReader", changed: frozenset[Path] | None) -> None:
+        """Read what changed (None: everything) and publish; a slow first reading in pieces."""
+        from ckpt.run import apply
+
+        now = time.time()
+        batch: list[RunEvent] = []
+        due = time.monotonic() + FIRST_PIECE_S
+        for event in reader.read(changed, now):
+            if self._stopped.is_set():
+                return
+            batch.append(event)
+            if changed is None and time.monotonic() > due:
+                self._view = apply(self._view, batch)
+                batch = []
+                self._publish(self._view, now)
+                due = time.monotonic() + 5 * FIRST_PIECE_S
+        self._view = apply(self._view, batch)
+        self._whole = self._view
+        had_fault, self._fault = self._fault is not None, None
+        self._publish(self._view, now, is_forced=bool(batch) or had_fault)
+
+    def _rest(self) -> None:
+        """Nothing changed: judge by the clock, and move the ages on when a minute is over."""
+        now = time.time()
+        self._publish(self._view, now, is_forced=not 0 <= now - self._ages_from < AGES_EVERY_S)
+
+    def _rest_s(self) -> float:
+        until_ages = self._ages_from + AGES_EVERY_S - time.time()
+        return max(0.2, min(JUDGE_EVERY_S, until_ages))
+
+    def _publish(self, view: RunView, now: float, *, is_forced: bool = False) -> None:
+        """Judge and hand on, unless a glance at the clock told nothing that words would show."""
+        from ckpt.health import judge
+
+        judged = judge(view, now)
+        if self._fault is not None:
+            judged = replace(judged, warnings=(self._fault, *judged.warnings))
+        if not is_forced and self._posted is not None and _says_the_same(self._posted, judged):
+            return
+        if not 0 <= now - self._ages_from < AGES_EVERY_S:
+            self._ages_from = now
+        self._posted = judged
+        self._post(Shown(judged, self._ages_from))
+
+
+def sentence(error: BaseException) -> str:
+    """Say in one line what went wrong, without a traceback."""
+    if isinstance(error, CheckpointError):
+        return f"{error.message}; {error.hint}" if error.hint else error.message
+    if isinstance(error, OSError) and error.strerror:
+        where = f"{error.filename}: " if error.filename else ""
+        return f"{where}{error.strerror.lower()}"
+    return f"a fault in ckpt-monitor itself: {type(error).__name__}: {error}"
+
+
+def _says_the_same(shown: RunView, judged: RunView) -> bool:
+    """Whether only what the clock moves differs (ages and durations wait for the minute)."""
+    return (
+        shown.health == judged.health
+        and shown.advice == judged.advice
+        and shown.warnings == judged.warnings
+        and shown.is_reachable == judged.is_reachable
+        and shown.watching == judged.watching
+        and shown.step == judged.step
+        and shown.slots == judged.slots
+    )

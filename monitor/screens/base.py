@@ -1,0 +1,236 @@
+"""What all screens share: keys go through the table of commands, and the foot says things."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, ClassVar, cast
+
+from textual import events
+from textual.app import ComposeResult
+from textual.screen import Screen
+
+from ckpt.present import Cell, Tone, visible
+from monitor.commands import Situation, Where, command_named, key_line
+from monitor.widgets.painted import PaintedLines
+from monitor.widgets.row_table import RowTable
+
+if TYPE_CHECKING:
+    from monitor.app import MonitorApp
+    from monitor.widgets.filter_input import FilterInput
+
+
+LOW = 6  # a window lower than this has one line for the foot
+ROOMY = 20  # from this height on a long sentence gets a second line
+
+
+class CommandScreen(Screen[None], inherit_bindings=False):
+    """A screen whose keys are `do_NAME` methods, found through `commands.COMMANDS`.
+
+    It has one table and a foot of two lines: what is to be said until the next key, and the keys.
+    """
+
+    where: ClassVar[Where]
+    AUTO_FOCUS = None
+    ALLOW_SELECT = False
+
+    def __init__(self, *, ascii_only: bool = False) -> None:
+        super().__init__()
+        self.ascii_only = ascii_only
+        self.table = RowTable(ascii_only=ascii_only, id="table")
+        self.foot = PaintedLines(ascii_only=ascii_only, id="foot")
+        self._said: Cell | None = None
+        self._filter_input: FilterInput | None = None
+
+    def compose(self) -> ComposeResult:
+        """Put the table above the foot."""
+        yield self.table
+        yield self.foot
+
+    @property
+    def monitor(self) -> "MonitorApp":
+        """The app, by its own type."""
+        return cast("MonitorApp", self.app)
+
+    # ---- commands -------------------------------------------------------------------------------
+
+    @property
+    def is_filtered(self) -> bool:
+        """Whether the table is narrowed, or about to be."""
+        return bool(self.table.filter_text) or self._filter_input is not None
+
+    def situation(self) -> Situation:
+        """Tell the table of commands what it may need to know."""
+        return Situation(
+            self.where,
+            self.table.selected_key,
+            self.table.row_count,
+            is_filtered=self.is_filtered,
+        )
+
+    def action_command(self, name: str) -> None:
+        """Run a command of the table by its name, or say why it cannot act now."""
+        command = command_named(name)
+        reason = command.unavailable(self.situation())
+        if reason is not None:
+            self.say(f"{command.label}: {reason}")
+            return
+        self._said = None
+        act: Callable[[], None] = getattr(self, f"do_{name}")
+        act()
+        if self.is_current:
+            self.share_window()
+
+    def do_down(self) -> None:
+        """Move the cursor down."""
+        self.table.move(1)
+
+    def do_up(self) -> None:
+        """Move the cursor up."""
+        self.table.move(-1)
+
+    def do_first(self) -> None:
+        """Go to the first row."""
+        self.table.move_to_first()
+
+    def do_last(self) -> None:
+        """Go to the last row."""
+        self.table.move_to_last()
+
+    def do_half_page_down(self) -> None:
+        """Move down half a page."""
+        self.table.move_half_page(1)
+
+    def do_half_page_up(self) -> None:
+        """Move up half a page."""
+        self.table.move_half_page(-1)
+
+    def do_back(self) -> None:
+        """Show all rows again; leave the screen when they were all shown."""
+        if self.is_filtered:
+            self.close_filter(keep=False)
+        else:
+            self.dismiss()
+
+    def do_show_all(self) -> None:
+        """Show all rows again."""
+        self.close_filter(keep=False)
+
+    def do_filter(self) -> None:
+        """Open the line that narrows the table."""
+        if self._filter_input is not None:
+            return
+        from monitor.widgets.filter_input import FilterInput
+
+        self._filter_input = FilterInput(self.table.filter_text, id="filter")
+        self.mount(self._filter_input, before=self.foot)
+        self._filter_input.focus()
+        self.share_window()
+
+    def do_copy_path(self) -> None:
+        """Copy what the cursor is on, and show it."""
+        text = self.path_to_copy()
+        if text is None:
+            return
+        self.app.copy_to_clipboard(visible(text))
+        self.say(f"copied: {text}")
+
+    def do_palette(self) -> None:
+        """Find a command by its name."""
+        from monitor.screens.palette import PaletteScreen
+
+        palette = PaletteScreen(self.situation(), ascii_only=self.ascii_only)
+        self.app.push_screen(palette, self._run_found)
+
+    def do_help(self) -> None:
+        """Show all keys."""
+        from monitor.screens.help import HelpScreen
+
+        self.app.push_screen(HelpScreen(self.where, ascii_only=self.ascii_only))
+
+    def do_quit(self) -> None:
+        """Leave the app."""
+        self.app.exit()
+
+    def path_to_copy(self) -> str | None:
+        """Return the path that `y` copies; None when there is none here."""
+        return None
+
+    # ---- the foot -------------------------------------------------------------------------------
+
+    def say(self, text: str, tone: Tone = Tone.ACCENT) -> None:
+        """Say one line at the foot, until the next command."""
+        self._said = Cell(" " + visible(text), tone)
+        self.share_window()
+
+    def line_to_say(self) -> tuple[Cell, ...]:
+        """Return what the foot says when nothing else was said."""
+        return ()
+
+    def paint_foot(self) -> None:
+        """Paint the foot: what is said, and the keys, as many as the height allows."""
+        said = (self._said,) if self._said is not None else self.line_to_say()
+        keys = key_line(self.where, self.size.width)
+        if self.size.height < LOW or self._filter_input is not None:
+            self.foot.paint([said if said and self._filter_input is None else keys])
+            return
+        self.foot.paint([*self._wrapped(said), keys])
+
+    def _wrapped(self, said: tuple[Cell, ...]) -> list[tuple[Cell, ...]]:
+        """Break what is said into two lines where it is too long and the window is high enough."""
+        text = "".join(cell.text for cell in said).strip()
+        room = self.size.width - 1
+        if self.size.height < ROOMY or cell_len(text) <= room:
+            return [said]
+        at = text.rfind(" ", 0, room)
+        if at <= 0 or not text.isascii():
+            at = len(set_cell_size(text, room).rstrip())
+        tone = said[-1].tone
+        return [(Cell(" " + text[:at], tone),), (Cell("   " + text[at:].strip(), tone),)]
+
+    # ---- sizes and the filter -------------------------------------------------------------------
+
+    def share_window(self) -> None:
+        """Give each widget its lines; called whenever the window or what it needs changed."""
+        self.paint_foot()
+        self.foot.styles.height = self.foot.line_count
+
+    def on_mount(self) -> None:
+        """Paint once, before the first frame."""
+        self.share_window()
+
+    def on_resize(self, _event: events.Resize) -> None:
+        """Share the lines anew."""
+        self.share_window()
+
+    def action_leave_filter(self) -> None:
+        """Take the esc of the filter's line."""
+        self.close_filter(keep=False)
+
+    def close_filter(self, *, keep: bool) -> None:
+        """Close the filter's line; without `keep` every row is shown again."""
+        if not keep:
+            self.table.narrow("")
+        if self._filter_input is not None:
+            self._filter_input.remove()
+            self._filter_input = None
+        self.set_focus(None)
+        self.share_window()
+
+    def on_input_changed(self, event: "FilterInput.Changed") -> None:
+        """Narrow while typing."""
+        event.stop()
+        self.table.narrow(event.value)
+        self.share_window()
+
+    def on_input_submitted(self, event: "FilterInput.Submitted") -> None:
+        """Keep the filter and give the keys back to the table."""
+        event.stop()
+        self.close_filter(keep=True)
+
+    def on_row_table_opened(self, event: RowTable.Opened) -> None:
+        """A click on the row under the cursor opens it."""
+        event.stop()
+        if self.where in command_named("open").where:
+            self.action_command("open")
+
+    def _run_found(self, name: str | None) -> None:
+        if name is not None:
+            self.action_command(name)

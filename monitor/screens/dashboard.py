@@ -1,0 +1,274 @@
+"""The first screen: is it alive, is the loss sane, what is lost if it dies now, what to trust.
+
+It receives views and paints what changed; it reads nothing.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import BindingType
+
+from ckpt.checkpoint import Generation, Slot, State
+from ckpt.present import (
+    GENERATION_COLUMNS,
+    Cell,
+    Tone,
+    advice_cell,
+    generation_rows,
+    header_lines,
+    size,
+)
+from ckpt.view import RunView
+from monitor.commands import Situation, Where, bindings_of
+from monitor.screens.base import CommandScreen
+from monitor.widgets.loss_chart import LossChart, marks_of
+from monitor.widgets.painted import PaintedLines
+from monitor.widgets.row_table import RowTable, Table
+
+
+class Emphasis(Enum):
+    """Who gets the lines that are to share."""
+
+    BOTH = "chart and table"
+    CHART = "chart"
+    TABLE = "table"
+
+
+@dataclass(frozen=True, slots=True)
+class Heights:
+    """How many lines each part of the dashboard gets; 0 hides it."""
+
+    header: int
+    chart: int
+    table: int
+    foot: int
+
+
+SMALLEST_CHART, SMALLEST_TABLE = 6, 3
+ROOMY = 18  # from this height on a rule stands below the header
+
+
+def share_lines(height: int, wanted: Heights, emphasis: Emphasis) -> Heights:
+    """Share a window's lines: the header first, then the foot, the table's first rows, the chart.
+
+    `wanted` is what each part needs to say all it has to; the chart takes what is left.
+    """
+    head = min(wanted.header + (1 if height >= ROOMY else 0), height)
+    foot = min(wanted.foot, height - head)
+    rest = height - head - foot
+    if rest < SMALLEST_TABLE:
+        return Heights(head + rest, 0, 0, foot)
+    if rest < SMALLEST_TABLE + SMALLEST_CHART or emphasis is Emphasis.TABLE:
+        return Heights(head, 0, rest, foot)
+    if emphasis is Emphasis.CHART:
+        return Heights(head, rest, 0, foot)
+    table = max(SMALLEST_TABLE, min(wanted.table, rest * 2 // 5))
+    return Heights(head, rest - table, table, foot)
+
+
+class DashboardScreen(CommandScreen):
+    """Header, chart, table of generations, one line of advice, the keys."""
+
+    where = Where.DASHBOARD
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings_of(Where.DASHBOARD)]
+
+    def __init__(self, view: RunView, *, ascii_only: bool = False) -> None:
+        super().__init__(ascii_only=ascii_only)
+        self.view = view
+        self.now = 0.0
+        self.header = PaintedLines(ascii_only=ascii_only, id="header")
+        self.chart = LossChart(ascii_only=ascii_only)
+        self.emphasis = Emphasis.BOTH
+        self.is_paused = False
+        self._waiting: tuple[RunView, float] | None = None
+        self._heights: Heights | None = None
+        self._header_count = 1
+        self._painted_rows: tuple[object, ...] = ()
+
+    def compose(self) -> ComposeResult:
+        """Put the parts below each other."""
+        yield self.header
+        yield self.chart
+        yield from super().compose()
+
+    def show_run(self, view: RunView, now: float) -> None:
+        """Paint what changed; while paused only remember it."""
+        if self.is_paused:
+            self._waiting = (view, now)
+            return
+        self.view, self.now = view, now
+        if self.is_mounted:
+            self.paint_all()
+
+    def paint_all(self) -> None:
+        """Ask `present` for words and let each widget find what differs."""
+        self._paint_table()
+        self.share_window()
+        self._paint_chart()
+
+    # ---- commands -------------------------------------------------------------------------------
+
+    def situation(self) -> Situation:
+        """Tell what is selected and whether there is a chart to act on."""
+        return Situation(
+            self.where,
+            self.table.selected_key,
+            self.table.row_count,
+            self.view.points,
+            has_chart=self._heights is None or self._heights.chart > 0,
+            is_filtered=self.is_filtered,
+        )
+
+    def do_open(self) -> None:
+        """Open the checkpoint under the cursor."""
+        path = self.selected_path()
+        if path is not None:
+            self.monitor.open_checkpoint(path)
+
+    def do_pause(self) -> None:
+        """Stand still, or catch up."""
+        self.is_paused = not self.is_paused
+        if not self.is_paused and self._waiting is not None:
+            (view, now), self._waiting = self._waiting, None
+            self.show_run(view, now)
+
+    def do_next_pane(self) -> None:
+        """Give the lines to the chart, then to the table, then to both."""
+        order = list(Emphasis)
+        self.emphasis = order[(order.index(self.emphasis) + 1) % len(order)]
+        self.share_window()
+
+    def do_previous_pane(self) -> None:
+        """The same the other way round."""
+        order = list(Emphasis)
+        self.emphasis = order[order.index(self.emphasis) - 1]
+        self.share_window()
+
+    def do_smooth(self) -> None:
+        """Change how strongly the curve is smoothed."""
+        self.chart.action_smooth()
+
+    def do_log_axis(self) -> None:
+        """Switch between a linear and a logarithmic axis."""
+        self.chart.action_log_axis()
+
+    def do_zoom_in(self) -> None:
+        """Show a shorter stretch."""
+        self.chart.action_zoom_in()
+
+    def do_zoom_out(self) -> None:
+        """Show a longer stretch."""
+        self.chart.action_zoom_out()
+
+    def do_zoom_all(self) -> None:
+        """Show the whole curve."""
+        self.chart.action_zoom_all()
+
+    def do_cursor_left(self) -> None:
+        """Move the chart's cursor left; the table follows."""
+        self.chart.action_cursor_left()
+
+    def do_cursor_right(self) -> None:
+        """Move the chart's cursor right; the table follows."""
+        self.chart.action_cursor_right()
+
+    def on_loss_chart_picked(self, event: LossChart.Picked) -> None:
+        """Select the generation that the chart's cursor is nearest to."""
+        event.stop()
+        self.table.select(event.key)
+
+    # ---- the cursor -----------------------------------------------------------------------------
+
+    def on_row_table_selected(self, event: RowTable.Selected) -> None:
+        """Move the chart's marker to the generation under the cursor."""
+        event.stop()
+        self._paint_chart()
+
+    def selected_generation(self) -> tuple[Slot, Generation | None] | None:
+        """Return the slot and the generation under the table's cursor."""
+        return find_row(self.view, self.table.selected_key)
+
+    def selected_path(self) -> Path | None:
+        """Return where the payload under the cursor lies."""
+        found = self.selected_generation()
+        if found is None:
+            return None
+        slot, generation = found
+        return generation.path if generation is not None else slot.path
+
+    def path_to_copy(self) -> str | None:
+        """The path of what is under the cursor."""
+        path = self.selected_path()
+        return None if path is None else str(path)
+
+    # ---- painting -------------------------------------------------------------------------------
+
+    def line_to_say(self) -> tuple[Cell, ...]:
+        """The advice; while paused, that."""
+        if self.is_paused:
+            return (Cell(" paused: the screen stands still, reading goes on (space)", Tone.WARN),)
+        advice = advice_cell(self.view)
+        return () if advice is None else (Cell(" "), advice)
+
+    def share_window(self) -> None:
+        """Share the lines of the window between the parts."""
+        self._paint_header()
+        super().share_window()
+        wanted = Heights(self._header_count, 0, self.table.wanted_height(), self.foot.line_count)
+        heights = share_lines(self.size.height, wanted, self.emphasis)
+        if heights != self._heights:
+            self._heights = heights
+            self.header.styles.height = heights.header
+            self.chart.styles.height = heights.chart
+            self.chart.display = heights.chart > 0
+            self.table.display = heights.table > 0
+
+    def _paint_header(self) -> None:
+        width = self.size.width
+        lines = header_lines(self.view, self.now, width, ascii_only=self.ascii_only)
+        self._header_count = len(lines)
+        self.header.paint([*lines, (Cell("─" * width, Tone.DIM),)])
+
+    def _paint_table(self) -> None:
+        asked = (self.view.slots, self.view.newest_verified, self.now)
+        if asked == self._painted_rows:
+            return
+        self._painted_rows = asked
+        rows = generation_rows(self.view, self.now, ascii_only=self.ascii_only)
+        self.table.show(
+            Table.of(GENERATION_COLUMNS, rows),
+            title=[Cell(" Generations", Tone.ACCENT)],
+            note=[Cell(slots_summary(self.view) + " ", Tone.DIM)],
+            empty="nothing was saved yet",
+        )
+
+    def _paint_chart(self) -> None:
+        self.chart.show(self.view, marks_of(self.view, self.table.selected_key))
+
+
+def find_row(view: RunView, key: str | None) -> tuple[Slot, Generation | None] | None:
+    """Return the slot and the generation that a row of `generation_rows` stands for."""
+    if key is None:
+        return None
+    for slot in view.slots:
+        for generation in slot.generations:
+            if key == f"{slot.name}@{generation.id}":
+                return slot, generation
+        if key == slot.name or key.startswith(f"{slot.name}!"):
+            return slot, None
+    return None
+
+
+def slots_summary(view: RunView) -> str:
+    """How many slots and retired generations there are, and what they weigh together."""
+    generations = [generation for slot in view.slots for generation in slot.generations]
+    retired = sum(generation.state is State.RETIRED for generation in generations)
+    parts = [f"{len(view.slots)} slot{'' if len(view.slots) == 1 else 's'}"]
+    if retired:
+        parts.append(f"{retired} retired")
+    if generations:
+        parts.append(size(sum(generation.size_bytes or 0 for generation in generations)))
+    return " · ".join(parts)

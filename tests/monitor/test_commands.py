@@ -1,0 +1,87 @@
+"""The one table of commands, and everything that is made from it."""
+
+import pytest
+
+from monitor.commands import (
+    COMMANDS,
+    Situation,
+    Where,
+    bindings_of,
+    command_named,
+    commands_of,
+    key_line,
+    keys_markdown,
+)
+
+LATER_KEYS = set("vVrRPzZsSdplh")
+
+
+def text_of(where: Where, width: int) -> str:
+    return "".join(cell.text for cell in key_line(where, width))
+
+
+def test_names_are_unique() -> None:
+    names = [command.name for command in COMMANDS]
+    assert sorted(set(names)) == sorted(names)
+
+
+@pytest.mark.parametrize("where", Where)
+def test_no_key_does_two_things_on_one_screen(where: Where) -> None:
+    keys = [key for command in commands_of(where) for key in command.keys]
+    assert sorted(set(keys)) == sorted(keys)
+
+
+def test_keys_of_work_to_come_do_not_exist() -> None:
+    assert LATER_KEYS & {key for command in COMMANDS for key in command.keys} == set()
+
+
+@pytest.mark.parametrize("where", Where)
+def test_every_key_is_bound(where: Where) -> None:
+    bound = {binding.key: binding.action for binding in bindings_of(where)}
+    for command in commands_of(where):
+        for key in command.keys:
+            assert bound[key] == f"command('{command.name}')"
+
+
+@pytest.mark.parametrize("where", Where)
+@pytest.mark.parametrize("width", [20, 40, 80, 120, 200])
+def test_the_key_line_fits_and_keeps_the_way_out(where: Where, width: int) -> None:
+    text = text_of(where, width)
+    assert len(text) <= width
+    assert text.endswith("q quit")
+
+
+def test_the_key_line_of_the_dashboard_at_80_columns() -> None:
+    assert text_of(Where.DASHBOARD, 80) == (
+        " enter open  tab pane  / filter  y copy  space pause  : palette  ? help  q quit"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "situation", "reason"),
+    [
+        ("open", Situation(Where.DASHBOARD), "there is no row to act on yet"),
+        ("open", Situation(Where.DASHBOARD, row_count=1), None),
+        ("smooth", Situation(Where.DASHBOARD), "there is no point on the chart yet"),
+        (
+            "smooth",
+            Situation(Where.DASHBOARD, point_count=5, has_chart=False),
+            "the window is too small for the chart",
+        ),
+        ("smooth", Situation(Where.DASHBOARD, point_count=5), None),
+        ("show_all", Situation(Where.DASHBOARD), "all rows are shown"),
+        ("show_all", Situation(Where.DASHBOARD, is_filtered=True), None),
+        ("quit", Situation(Where.DASHBOARD), None),
+    ],
+)
+def test_a_command_that_cannot_act_says_why(
+    name: str, situation: Situation, reason: str | None
+) -> None:
+    assert command_named(name).unavailable(situation) == reason
+
+
+def test_the_markdown_table_names_every_command_once() -> None:
+    lines = keys_markdown().splitlines()
+    assert lines[:2] == ["| key | does |", "|---|---|"]
+    assert len(lines) == 2 + len(COMMANDS)
+    assert "| `q` | Leave; the trainer goes on |" in lines
