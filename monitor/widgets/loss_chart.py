@@ -19,7 +19,7 @@ from textual.widget import Widget
 
 from ckpt.checkpoint import State
 from ckpt.decimate import Decimation
-from ckpt.run import RunView
+from ckpt.view import RunView
 from monitor.widgets import chart_canvas as canvas
 from monitor.widgets.chart_canvas import ASCII, BRAILLE, Glyphs, Line
 from monitor.widgets.chart_picture import Look, Mark, Picture, Scene, draw
