@@ -620,3 +620,14 @@ def test_a_file_that_is_not_there_is_said_so(tmp_path):
     assert codes(FERROTENSOR.glance(Path(tmp_path / "training_checkpoint.json"))) == [
         "missing-file"
     ]
+
+
+@pytest.mark.parametrize("name", ["adapter.safetensors", "training_state.json"])
+def test_a_file_that_may_not_be_read_says_so(golden, name):
+    def refuse(call):
+        if call.name == "open":
+            raise PermissionError(13, "Permission denied", call.path)
+
+    with fs.hooked(refuse):
+        seen = FERROTENSOR.read(golden / "ferrotensor" / "run" / "tree" / "exp1" / name)
+    assert codes(seen) == ["permission-denied"]

@@ -5,8 +5,9 @@ import shutil
 
 import pytest
 
+from ckpt import fs
 from ckpt.checkpoint import Depth
-from ckpt.errors import NoCheckpoint, TornRead
+from ckpt.errors import NoCheckpoint, TornRead, UnreadableCheckpoint
 from ckpt.formats.kt_adapter import FUSED_NAME, MANIFEST_NAME, KtAdapter
 
 ADAPTER = KtAdapter()
@@ -177,3 +178,14 @@ def test_a_directory_that_is_not_there_is_said_so(tmp_path):
     with pytest.raises(NoCheckpoint):
         ADAPTER.read(tmp_path / "gone")
     assert codes(ADAPTER.glance(tmp_path / "gone")) == ["missing-file"]
+
+
+def test_a_directory_that_may_not_be_listed_is_not_called_missing(bundle):
+    def refuse(call):
+        if call.name == "scan":
+            raise PermissionError(13, "Permission denied", call.path)
+
+    with fs.hooked(refuse):
+        assert codes(ADAPTER.glance(bundle)) == ["permission-denied"]
+        with pytest.raises(UnreadableCheckpoint, match="Permission denied"):
+            ADAPTER.read(bundle)

@@ -7,7 +7,7 @@ import pytest
 
 from ckpt import fs
 from ckpt.checkpoint import Depth, Severity, State
-from ckpt.errors import NoCheckpoint, TornRead
+from ckpt.errors import NoCheckpoint, TornRead, UnreadableCheckpoint
 from ckpt.formats.base import generations_inside
 from ckpt.formats.kt_full import KtFull
 from ckpt.formats.kt_index import INDEX_NAME, is_temporary, parse_index, shard_name
@@ -489,3 +489,28 @@ def test_weights_without_an_optimizer_are_noted(in_trainer):
         ("no-optimizer", Severity.NOTE)
     ]
     assert glance.complete is True
+
+
+def test_a_directory_that_may_not_be_listed_is_not_called_missing(tiny):
+    def refuse(call):
+        if call.name == "scan":
+            raise PermissionError(13, "Permission denied", call.path)
+
+    with fs.hooked(refuse):
+        assert codes(KT.glance(tiny)) == ["permission-denied"]
+        with pytest.raises(UnreadableCheckpoint, match="Permission denied"):
+            KT.read(tiny)
+
+
+def test_a_link_that_leads_to_itself_hides_no_neighbour(tiny):
+    (tiny / "loop").symlink_to("loop")
+    assert (KT.read(tiny).findings, KT.read(tiny).complete) == ((), True)
+
+
+def test_an_index_that_may_not_be_read_says_so(tiny):
+    def refuse(call):
+        if call.name == "open" and call.path.endswith(INDEX_NAME):
+            raise PermissionError(13, "Permission denied", call.path)
+
+    with fs.hooked(refuse):
+        assert codes(KT.read(tiny)) == ["permission-denied"]

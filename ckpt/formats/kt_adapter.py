@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from ckpt import fs, jsontext
 from ckpt.checkpoint import Checkpoint, Depth, FileEntry, Finding, Glance, Severity, Tensor
-from ckpt.errors import DuplicateKey, NoCheckpoint, TornRead
+from ckpt.errors import DuplicateKey, NoCheckpoint, TornRead, UnreadableCheckpoint
 from ckpt.tensorfile import Header, read_header
 
 MANIFEST_NAME = "kt_adapter_manifest.json"
@@ -50,9 +50,8 @@ class KtAdapter:
         """Tell what the manifest and the sizes of its files tell."""
         try:
             seen = self.read(path, Depth.NAMES)
-        except (TornRead, NoCheckpoint) as error:
-            code = "bad-manifest" if isinstance(error, TornRead) else "missing-file"
-            finding = Finding(code, _ERROR, error.message, MANIFEST_NAME)
+        except (TornRead, UnreadableCheckpoint) as error:
+            finding = Finding(_code_of(error), _ERROR, error.message, MANIFEST_NAME)
             return Glance(path, self.name, complete=False, findings=(finding,))
         return Glance(
             path,
@@ -69,7 +68,7 @@ class KtAdapter:
         """Read the manifest, the sizes and at `HEADERS` the headers of the files it lists.
 
         Raises:
-            NoCheckpoint: the directory cannot be listed.
+            UnreadableCheckpoint: the path may not be listed, or is not there (NoCheckpoint).
             TornRead: the manifest does not parse.
         """
         directory = path.parent if path.name == MANIFEST_NAME else path
@@ -132,9 +131,17 @@ def _list(directory: Path) -> tuple[dict[str, int | None], float | None]:
             found = None if entry.is_symlink else fs.identity(directory / entry.name)
             sizes[entry.name] = found.size_bytes if found else None
         manifest = fs.identity(directory / MANIFEST_NAME)
+    except PermissionError as error:
+        raise UnreadableCheckpoint(f"{directory}: {error.strerror}", path=str(directory)) from None
     except OSError as error:
         raise NoCheckpoint(f"{directory}: {error.strerror}", path=str(directory)) from None
     return sizes, manifest.modified_at if manifest else None
+
+
+def _code_of(error: TornRead | UnreadableCheckpoint) -> str:
+    if isinstance(error, TornRead):
+        return error.finding_code or "bad-manifest"
+    return "missing-file" if isinstance(error, NoCheckpoint) else "permission-denied"
 
 
 def _read_manifest(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ckpt import fs, jsontext
 from ckpt.checkpoint import FileEntry, Finding, Leftover, Severity, State
-from ckpt.errors import DuplicateKey, NoCheckpoint, TornRead
+from ckpt.errors import DuplicateKey, NoCheckpoint, TornRead, UnreadableCheckpoint
 from ckpt.formats.base import InnerGeneration
 from ckpt.formats.kt_index import (
     INDEX_NAME,
@@ -39,15 +39,19 @@ class Listing:
         """List a directory; an index in a run's own directory has thousands of neighbours.
 
         Raises:
-            NoCheckpoint: it is not there, or cannot be listed.
+            NoCheckpoint: it is not there, or is no directory.
+            UnreadableCheckpoint: it may not be listed.
         """
         try:
             entries = [entry for entry in fs.scan(directory) if not entry.is_directory]
             found = {
-                entry.name: fs.identity(directory / entry.name)
+                entry.name: _look_at(directory / entry.name)
                 for entry in entries
                 if whole or is_ours(entry.name) or is_temporary(entry.name)
             }
+        except PermissionError as error:
+            message = f"{directory}: {error.strerror}"
+            raise UnreadableCheckpoint(message, path=str(directory)) from None
         except OSError as error:
             message = f"{directory}: {error.strerror}"
             raise NoCheckpoint(message, path=str(directory)) from None
@@ -59,6 +63,15 @@ class Listing:
             frozenset(entry.name for entry in entries if entry.is_symlink),
             index.modified_at if index else None,
         )
+
+
+def _look_at(path: Path) -> fs.Identity | None:
+    try:
+        return fs.identity(path)
+    except PermissionError:
+        raise
+    except OSError:  # a link that leads to itself must not hide its neighbours
+        return None
 
 
 def is_ours(name: str) -> bool:

@@ -23,7 +23,7 @@ from ckpt.checkpoint import (
     State,
     Tensor,
 )
-from ckpt.errors import NoCheckpoint, TornRead
+from ckpt.errors import NoCheckpoint, TornRead, UnreadableCheckpoint
 from ckpt.formats.base import Inside
 from ckpt.formats.kt_directory import (
     Listing,
@@ -74,9 +74,8 @@ class KtFull:
         """Tell what the index, the trainer's state and the sizes of the files tell."""
         try:
             seen = self.read(path, Depth.NAMES)
-        except (TornRead, NoCheckpoint) as error:
-            code = error.finding_code if isinstance(error, TornRead) else "missing-file"
-            finding = Finding(code or "bad-index", _ERROR, error.message, INDEX_NAME)
+        except (TornRead, UnreadableCheckpoint) as error:
+            finding = Finding(_code_of(error), _ERROR, error.message, INDEX_NAME)
             return Glance(path, self.name, complete=False, findings=(finding,))
         layers = seen.metadata.get("layers", ())
         return Glance(
@@ -98,7 +97,7 @@ class KtFull:
         """Read the index, the sizes, the trainer's state and at `HEADERS` each shard's header.
 
         Raises:
-            NoCheckpoint: the path cannot be listed, or is not there.
+            UnreadableCheckpoint: the path may not be listed, or is not there (NoCheckpoint).
             TornRead: the index does not parse.
         """
         if shard_name(path.name):
@@ -145,7 +144,7 @@ class KtFull:
         """Tell the generations in a directory or beside an index by the names of their shards."""
         try:
             listing = Listing.of(path.parent if path.name == INDEX_NAME else path)
-        except NoCheckpoint:
+        except UnreadableCheckpoint:
             return Inside()
         try:
             index = read_index(listing)
@@ -180,6 +179,12 @@ class KtFull:
 class _Shards:
     present: tuple[tuple[Shard, str], ...]
     findings: tuple[Finding, ...]
+
+
+def _code_of(error: TornRead | UnreadableCheckpoint) -> str:
+    if isinstance(error, TornRead):
+        return error.finding_code or "bad-index"
+    return "missing-file" if isinstance(error, NoCheckpoint) else "permission-denied"
 
 
 def _settled(path: Path) -> tuple[Listing, Index, _Shards]:
