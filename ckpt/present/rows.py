@@ -37,23 +37,28 @@ from ckpt.view import RunView
 
 GENERATION_COLUMNS = (
     Column("slot"),
-    Column("step", is_right=True),
-    Column("loss", is_right=True),
-    Column("saved"),
-    Column("size", is_right=True),
-    Column("state"),
+    Column("step", is_right=True, rank=1),
+    Column("loss", is_right=True, rank=4),
+    Column("saved", rank=3),
+    Column("size", is_right=True, rank=5),
+    Column("state", rank=2),
     Column("bytes"),
 )
-FILE_COLUMNS = (Column("file"), Column("size", is_right=True), Column("sha256"), Column("state"))
+FILE_COLUMNS = (
+    Column("file"),
+    Column("size", is_right=True, rank=1),
+    Column("sha256", rank=3),
+    Column("state", rank=2),
+)
 TENSOR_COLUMNS = (
     Column("tensor"),
-    Column("dtype"),
-    Column("shape"),
-    Column("size", is_right=True),
-    Column("file"),
+    Column("dtype", rank=1),
+    Column("shape", rank=2),
+    Column("size", is_right=True, rank=3),
+    Column("file", rank=4),
 )
 METADATA_COLUMNS = (Column("key"), Column("value"))
-FINDING_COLUMNS = (Column("severity"), Column("code"), Column("where"), Column("what"))
+FINDING_COLUMNS = (Column("severity", rank=1), Column("code"), Column("where"), Column("what"))
 
 STATE_SIGNS: Mapping[State, tuple[str, Tone]] = {
     State.LIVE: ("◆", Tone.PLAIN),

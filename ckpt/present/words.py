@@ -12,6 +12,7 @@ from pathlib import PurePath
 from typing import Any
 
 MINUTE, HOUR, DAY = 60, 3600, 86400
+DEEPEST = 64
 _UNITS = ("B", "KB", "MB", "GB", "TB", "PB")
 _ASCII_SIGNS = {
     "●": "*", "○": "o", "◆": "*", "◇": "o", "✓": "+", "✗": "x", "\N{EN DASH}": "-", "—": "-",
@@ -50,10 +51,14 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A heading of rows; `is_right` columns hold numbers and stand flush right."""
+    """A heading of rows; `is_right` columns hold numbers and stand flush right.
+
+    Where not all fit, the column of the highest `rank` goes first.
+    """
 
     title: str
     is_right: bool = False
+    rank: int = 0
 
 
 def visible(text: str) -> str:
@@ -100,19 +105,29 @@ def shorten(text: str, width: int, *, ellipsis: str = "…") -> str:
     return head + ellipsis + tail
 
 
-def jsonable(value: Any) -> Any:
-    r"""Make a value fit for strict JSON: NaN → None, paths → text, lone bytes → `\xff` escapes."""
+def jsonable(value: Any, depth: int = DEEPEST) -> Any:
+    r"""Make a value fit for strict JSON: NaN → None, paths → text, lone bytes → `\xff` escapes.
+
+    What lies more than `depth` levels deep becomes `…`: a file can nest deeper than any reader of
+    our output can follow.
+    """
+    if value is None or isinstance(value, int):
+        return value
     if isinstance(value, str):
         return _encodable(value)
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, PurePath):
         return _encodable(str(value))
+    if isinstance(value, bytes):
+        return _encodable(value.decode("utf-8", "surrogateescape"))
+    if depth <= 0:
+        return "…"
     if isinstance(value, Mapping):
-        return {_encodable(str(key)): jsonable(item) for key, item in value.items()}
+        return {_encodable(str(key)): jsonable(item, depth - 1) for key, item in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
-        return [jsonable(item) for item in value]
-    return value
+        return [jsonable(item, depth - 1) for item in value]
+    return _encodable(str(value))
 
 
 def iso_time(at: float | None) -> str | None:

@@ -1,0 +1,204 @@
+"""What the `ckpt` command says: documents, tables and sentences on stdout, narration on stderr.
+
+Values come in, lines go out; nothing here reads a run or decides an exit code.
+"""
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+from ckpt.checkpoint import Checkpoint, Finding, Report, Slot, Verdict
+from ckpt.errors import CheckpointError
+from ckpt.operation import Event, Found, Note, Progress
+from ckpt.present import (
+    FILE_COLUMNS,
+    FINDING_COLUMNS,
+    GENERATION_COLUMNS,
+    METADATA_COLUMNS,
+    TENSOR_COLUMNS,
+    Cell,
+    Tone,
+    advice_cell,
+    duration,
+    file_rows,
+    finding_rows,
+    header_lines,
+    integer,
+    metadata_rows,
+    size,
+    slot_rows,
+    status_line,
+    tensor_rows,
+    verdict_cell,
+    visible,
+)
+from ckpt.terminal import ProgressLine, Terminal
+from ckpt.view import RunView
+
+
+class Output:
+    """The two streams of one command."""
+
+    def __init__(self, out: Terminal, err: Terminal, *, as_json: bool = False) -> None:
+        self.out = out
+        self.err = err
+        self.as_json = as_json
+        self.progress = ProgressLine(err)
+
+    @classmethod
+    def of_process(cls, *, as_json: bool) -> Self:
+        """Take this process's own streams and environment."""
+        return cls(
+            Terminal.of(sys.stdout, os.environ),
+            Terminal.of(sys.stderr, os.environ),
+            as_json=as_json,
+        )
+
+    # ---- ends -----------------------------------------------------------------------------------
+
+    def document(self, document: Mapping[str, Any]) -> None:
+        """Write the one JSON document: a line of strict JSON in ASCII, right in every locale."""
+        import json
+
+        self.out.line(json.dumps(document, allow_nan=False))
+
+    def fail(self, error: CheckpointError, code: int = 2) -> int:
+        """Say what went wrong, as a document or a sentence with a hint; return the exit code."""
+        self.progress.clear()
+        if self.as_json:
+            from ckpt.present.shapes import error_json
+
+            self.document(error_json(error))
+            return code
+        self.err.line(Cell("ckpt: ", Tone.BAD), visible(error.message))
+        if error.hint:
+            self.err.line(Cell(f"      {visible(error.hint)}", Tone.DIM))
+        return code
+
+    # ---- a run ----------------------------------------------------------------------------------
+
+    def status(self, view: RunView, now: float) -> None:
+        """Write the dashboard once: the head, the generations, all warnings, the advice."""
+        width = self.out.layout_width
+        for line in header_lines(view, now, width, ascii_only=self.out.ascii_only):
+            self.out.line(*line)
+        self._generations(view.slots, now)
+        for warned in view.warnings:
+            self.out.line(Cell(f" ! {visible(warned.message)}", Tone.WARN))
+        advice = advice_cell(view)
+        if view.advice is not None and advice is not None:
+            self.out.line(Cell(f" {advice.text}", advice.tone))
+
+    def status_line(self, view: RunView, now: float) -> None:
+        """Write the run in one line."""
+        self.out.line(status_line(view, now, ascii_only=self.out.ascii_only))
+
+    def slots(self, run_dir: Path, slots: Sequence[Slot], now: float) -> None:
+        """Write the slots of a run and all their generations."""
+        if not slots:
+            self.out.line(f"{visible(str(run_dir))}: no checkpoint yet")
+            return
+        self._generations(slots, now)
+        findings = [finding for slot in slots for finding in slot.findings]
+        if findings:
+            self.out.line()
+            self.findings(findings)
+
+    def _generations(self, slots: Sequence[Slot], now: float) -> None:
+        rows = [row for slot in slots for row in slot_rows(slot, now)]
+        if rows:
+            self.out.table(GENERATION_COLUMNS, rows)
+
+    # ---- a checkpoint ---------------------------------------------------------------------------
+
+    def checkpoint(self, checkpoint: Checkpoint) -> None:
+        """Write one checkpoint: what it is, its findings, then files, tensors and metadata."""
+        complete = {True: "complete", False: "✗ incomplete", None: "? completeness unproven"}
+        facts = [checkpoint.format_label]
+        if checkpoint.step is not None:
+            facts.append(f"step {integer(checkpoint.step)}")
+        if checkpoint.epoch is not None:
+            facts.append(f"epoch {checkpoint.epoch:.6g}")
+        facts += [size(checkpoint.size_bytes), complete[checkpoint.complete]]
+        self.out.line(Cell(visible(str(checkpoint.path)), Tone.ACCENT))
+        self.out.line(" " + " · ".join(facts))
+        if checkpoint.findings:
+            self._heading("findings", len(checkpoint.findings))
+            self.findings(checkpoint.findings)
+        if checkpoint.files:
+            self._heading("files", len(checkpoint.files))
+            self.out.table(FILE_COLUMNS, file_rows(checkpoint.files))
+        if checkpoint.tensors:
+            self._heading("tensors", len(checkpoint.tensors))
+            rows = tensor_rows(checkpoint.tensors, ascii_only=self.out.ascii_only)
+            self.out.table(TENSOR_COLUMNS, rows)
+        metadata = metadata_rows(checkpoint)
+        if metadata:
+            self._heading("metadata and settings", len(metadata))
+            self.out.table(METADATA_COLUMNS, metadata)
+
+    def findings(self, findings: Sequence[Finding]) -> None:
+        """Write findings as a table."""
+        self.out.table(FINDING_COLUMNS, finding_rows(findings))
+
+    def _heading(self, title: str, count: int) -> None:
+        self.out.line()
+        self.out.line(Cell(f" {title}", Tone.ACCENT), Cell(f" {count:,}", Tone.DIM))
+
+    # ---- a verification -------------------------------------------------------------------------
+
+    def verifying(self, event: Event) -> None:
+        """Take what a verification yields: findings as they come, progress on stderr."""
+        if isinstance(event, Progress):
+            self.progress.show(_how_far(event))
+        elif self.as_json:
+            return
+        elif isinstance(event, Found):
+            self.progress.clear()
+            self.finding(event.finding)
+        elif isinstance(event, Note):
+            self.progress.clear()
+            self.err.line(visible(event.text))
+
+    def finding(self, finding: Finding) -> None:
+        """Write one finding as a line."""
+        [row] = finding_rows([finding])
+        severity, code, where, what = row.cells
+        place = f"{where.text}: " if where.text and not what.text.startswith(where.text) else ""
+        self.out.line("  ", severity, " ", Cell(code.text, Tone.DIM), f"  {place}", what)
+
+    def report(self, report: Report) -> None:
+        """Write what a verification of one path came to, in one line."""
+        self.progress.clear()
+        read = f"{size(report.bytes_read)} read in {duration_words(report.seconds)}"
+        self.out.line(
+            verdict_cell(report.verdict),
+            f"  {visible(str(report.path))}",
+            Cell(f"  {read}, depth {report.depth.name.lower()}", Tone.DIM),
+        )
+        self.out.flush()
+
+    def summary(self, reports: Sequence[Report]) -> None:
+        """Write how many verifications came to which verdict."""
+        counts = dict.fromkeys(Verdict, 0)
+        for report in reports:
+            counts[report.verdict] += 1
+        words = [f"{count} {verdict.value}" for verdict, count in counts.items() if count]
+        read = size(sum(report.bytes_read for report in reports))
+        self.out.line(f"{len(reports)} checkpoints: {', '.join(words)}; {read} read")
+
+
+def duration_words(seconds: float) -> str:
+    """A duration with tenths where it is short: a verification of 0.3 s took no 0 s."""
+    return f"{seconds:.1f} s" if seconds < 10 else duration(seconds)
+
+
+def _how_far(progress: Progress) -> str:
+    if not progress.total:
+        return f"{visible(progress.what)}  {size(progress.done)}"
+    percent = 100 * progress.done // progress.total
+    filled = min(20, 20 * progress.done // progress.total)
+    bar = "▓" * filled + "░" * (20 - filled)
+    return f"{bar} {percent:3d} %  {size(progress.total)}  {visible(progress.what)}"

@@ -1,0 +1,175 @@
+"""What a stream can show, and painting on it: colours, signs, tables, one line of progress.
+
+Text arrives safe for a terminal (see `present.visible`); here it becomes bytes that the stream's
+locale can hold. Nothing here knows what a run is.
+"""
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TextIO
+
+from ckpt.present import Cell, Column, Row, Tone, cell_width, shorten, to_ascii
+
+PLAIN_WIDTH = 80  # what a stream that is no terminal is laid out for
+NARROWEST = 8  # a column is shortened to no less than this
+GAP = 2
+REPAINT_S = 0.2
+_CODES = {
+    Tone.PLAIN: "",
+    Tone.DIM: "\x1b[2m",
+    Tone.GOOD: "\x1b[32m",
+    Tone.WARN: "\x1b[33m",
+    Tone.BAD: "\x1b[1;31m",
+    Tone.ACCENT: "\x1b[1m",
+}
+
+
+def is_ascii_only(encoding: str | None, environment: Mapping[str, str]) -> bool:
+    """Whether only ASCII is sure to be shown: the stream or the locale that was set is no UTF-8.
+
+    Python turns on UTF-8 by itself in a C locale; who set LC_ALL=C still has a terminal without.
+    """
+    if "utf" not in (encoding or "").lower():
+        return True
+    names = (environment.get(name) for name in ("LC_ALL", "LC_CTYPE", "LANG"))
+    return next((name for name in names if name), "") in ("C", "POSIX")
+
+
+@dataclass(frozen=True, slots=True)
+class Terminal:
+    """A stream and what it can show. `width` is None where lines may be as long as they like."""
+
+    stream: TextIO | None
+    is_terminal: bool
+    has_colour: bool
+    ascii_only: bool
+    width: int | None
+
+    @classmethod
+    def of(cls, stream: TextIO | None, environment: Mapping[str, str]) -> "Terminal":
+        """Find out about a stream; a closed one (`>&-`) takes nothing and says nothing."""
+        if stream is None:
+            return cls(None, False, False, True, None)
+        is_terminal = stream.isatty()
+        is_dumb = environment.get("TERM", "dumb") == "dumb"
+        return cls(
+            stream,
+            is_terminal,
+            is_terminal and not is_dumb and not environment.get("NO_COLOR"),
+            is_ascii_only(stream.encoding, environment),
+            _width_of(stream, environment) if is_terminal else None,
+        )
+
+    @property
+    def layout_width(self) -> int:
+        """Columns that a laid-out line may take."""
+        return self.width or PLAIN_WIDTH
+
+    def line(self, *cells: Cell | str) -> None:
+        """Write cells in their tones, and end the line."""
+        if self.stream is not None:
+            texts = [self._painted(cell) for cell in cells]
+            self.stream.write("".join(texts).rstrip(" ") + "\n")
+
+    def flush(self) -> None:
+        """Bring out what was written; what goes wrong there is an OSError here."""
+        if self.stream is not None:
+            self.stream.flush()
+
+    def table(self, columns: Sequence[Column], rows: Sequence[Row], *, indent: int = 1) -> None:
+        """Write one line per row; where they do not fit, the widest texts lose their middles."""
+        titles = tuple(Cell(column.title, Tone.DIM) for column in columns)
+        lines = [titles, *(row.cells for row in rows)]
+        wanted = [max(cell_width(line[at].text) for line in lines) for at in range(len(columns))]
+        shown = list(range(len(columns)))
+        if self.width is not None:
+            shown, wanted = _narrowed(columns, wanted, self.width - indent)
+        for line in lines:
+            laid = (self._laid(line[at], columns[at], wanted[at]) for at in shown)
+            self.line(" " * indent, *laid)
+
+    def _laid(self, cell: Cell, column: Column, width: int) -> Cell:
+        text = shorten(cell.text, width, ellipsis="~" if self.ascii_only else "…")
+        blanks = " " * (width - cell_width(text))
+        text = blanks + text if column.is_right else text + blanks
+        return Cell(text + " " * GAP, cell.tone)
+
+    def _painted(self, cell: Cell | str) -> str:
+        text, tone = (cell, Tone.PLAIN) if isinstance(cell, str) else (cell.text, cell.tone)
+        if self.ascii_only:
+            text = to_ascii(text)
+        code = _CODES[tone] if self.has_colour and text.strip() else ""
+        return f"{code}{text}\x1b[0m" if code else text
+
+
+class ProgressLine:
+    """One line that says how far a job is and is overwritten; silent where no terminal is."""
+
+    def __init__(self, terminal: Terminal, clock: Callable[[], float] = time.monotonic) -> None:
+        self._terminal = terminal
+        self._clock = clock
+        self._shown_at = -REPAINT_S
+        self._length = 0
+
+    def show(self, text: str) -> None:
+        """Replace the line, at most five times a second."""
+        now = self._clock()
+        if not self._terminal.is_terminal or now - self._shown_at < REPAINT_S:
+            return
+        self._shown_at = now
+        text = shorten(text, self._terminal.layout_width - 1)
+        self._write(to_ascii(text) if self._terminal.ascii_only else text)
+
+    def clear(self) -> None:
+        """Take the line away, so that something else can be said in its place."""
+        if self._length:
+            self._write("")
+            self._write("")
+        self._shown_at = -REPAINT_S
+
+    def _write(self, text: str) -> None:
+        stream = self._terminal.stream
+        if stream is None:
+            return
+        length = cell_width(text)
+        stream.write("\r" + text + " " * max(0, self._length - length))
+        if not text:
+            stream.write("\r")
+        stream.flush()
+        self._length = length
+
+
+def _width_of(stream: TextIO, environment: Mapping[str, str]) -> int:
+    told = environment.get("COLUMNS", "")
+    if told.isdecimal() and int(told) > 0:
+        return int(told)
+    try:
+        return os.get_terminal_size(stream.fileno()).columns or PLAIN_WIDTH
+    except (OSError, ValueError):
+        return PLAIN_WIDTH
+
+
+def _narrowed(
+    columns: Sequence[Column], wanted: Sequence[int], room: int
+) -> tuple[list[int], list[int]]:
+    """Choose which columns are shown and how wide: names give way first, numbers stay whole."""
+    shown = list(range(len(columns)))
+    widths = list(wanted)
+
+    def excess(sizes: Sequence[int]) -> int:
+        return sum(sizes[at] for at in shown) + GAP * (len(shown) - 1) - room
+
+    least = [
+        width if column.is_right else min(width, NARROWEST)
+        for column, width in zip(columns, widths, strict=True)
+    ]
+    while len(shown) > 1 and excess(least) > 0:
+        shown.remove(max(shown, key=lambda at: (columns[at].rank, at)))
+    while excess(widths) > 0:
+        at = max(shown, key=lambda at: widths[at] - least[at])
+        if widths[at] <= least[at]:
+            break
+        widths[at] -= 1
+    return shown, widths
