@@ -50,7 +50,7 @@ def leading_members(head: bytes) -> dict[str, Any]:
     """Return the complete members at the start of an object whose text is cut off.
 
     For the first 64 KiB of a file of hundreds of MB: what cannot be told from there is left out.
-    A key given twice has its last value, as everywhere in this text's own program.
+    Never raises; of a key given twice it is the last value.
     """
     text = head.removeprefix(_BOM).decode("utf-8", errors="replace")
     members: dict[str, Any] = {}

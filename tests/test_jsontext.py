@@ -58,3 +58,21 @@ def test_only_strict_json_goes_out() -> None:
     assert jsontext.finite_or_none(math.nan) is None
     assert jsontext.finite_or_none(-math.inf) is None
     assert jsontext.finite_or_none(0.5) == 0.5
+
+
+@pytest.mark.parametrize(
+    ("head", "members"),
+    [
+        (b'{"a": 1, "b": [1, {"c": 2}], "d": [3, 4', {"a": 1, "b": [1, {"c": 2}]}),
+        (b'{"a": 1, "b": 12', {"a": 1}),
+        (b'\xef\xbb\xbf {"a": "x"}', {"a": "x"}),
+        (b'{"a": 1, "caf\xc3', {"a": 1}),
+        (b'{"a": 1; "b": 2}', {}),
+        (b'{"a" 1}', {}),
+        (b"{}", {}),
+        (b"[1, 2]", {}),
+        (b"", {}),
+    ],
+)
+def test_the_head_of_an_object_gives_its_complete_members(head: bytes, members: object) -> None:
+    assert jsontext.leading_members(head) == members
