@@ -13,6 +13,7 @@ from ckpt.series import Series
 NAN, INF = math.nan, math.inf
 NOTHING = (INF, -INF, False)
 Points = list[tuple[int, int, float]]
+Row = tuple[float, float, bool]
 
 
 def series_of(points: Points) -> Series:
@@ -28,7 +29,7 @@ def decimated(points: Points, capacity: int = 4096) -> Decimation:
     return decimation
 
 
-def buckets(extremes: Extremes) -> list[tuple[float, float, bool]]:
+def buckets(extremes: Extremes) -> list[Row]:
     rows = zip(extremes.lows, extremes.highs, extremes.nonfinite, strict=True)
     return [(low, high, bool(bad)) for low, high, bad in rows]
 
@@ -59,6 +60,7 @@ def split(points: Points) -> tuple[Points, Points]:
     return kept, orphaned
 
 
+SMOOTHINGS = st.sampled_from([(0.0, 1), (0.3, 12), (0.9, 132)])
 VALUES = st.floats(-1e6, 1e6) | st.sampled_from([NAN, INF, -INF])
 SEGMENTS = st.lists(
     st.lists(st.integers(0, 300), min_size=1, max_size=40).map(sorted), min_size=1, max_size=4
