@@ -158,7 +158,7 @@ def _name_line(view: RunView, width: int, *, ascii_only: bool) -> Line:
     watching = Piece(2 if view.is_reachable else 0, _watching_cells(view), gap=3)
     right = [Piece(0, (health_cell(view),)), watching]
     right = _spelt(right, ascii_only=ascii_only)
-    right, _ = _fit(right, max(12, width - 14))
+    right, _ = _fit(right, max(12, width - 10))
     ending = _cells_of(right)
     name = visible(str(view.run))
     words = tuple(f" · {word}" for word in task_words(view.task))
