@@ -1,0 +1,312 @@
+"""AstrAI checkpoints: a directory of meta.json, config.json, weights and a sha256 manifest.
+
+Older ones have no manifest: they can be read and never verified. The directory's name is a hint,
+meta.json is the truth.
+"""
+
+import hashlib
+import math
+import re
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any, ClassVar
+
+from ckpt import fs, jsontext
+from ckpt.checkpoint import Checkpoint, Depth, FileEntry, Finding, Glance, Severity, Tensor
+from ckpt.errors import DuplicateKey, NoCheckpoint, TornRead
+from ckpt.formats.directory import Listing, cannot_look, list_files, step_in_name, whole_number
+from ckpt.manifest import NAME as MANIFEST
+from ckpt.manifest import Listed, Manifest, build, read_manifest
+from ckpt.tensorfile import Buffer, read_header, write_tensors
+
+META, CONFIG, WEIGHTS, INDEX = (
+    "meta.json",
+    "config.json",
+    "model.safetensors",
+    "model.safetensors.index.json",
+)
+_ADDED_LATER = re.compile(
+    r"metric\.jsonl|tokenizer.*|special_tokens_map\.json|added_tokens\.json|vocab\..*|merges\.txt"
+    r"|chat_template\..*|sentencepiece.*|spiece\.model"
+)
+_MAX_JSON_BYTES = 64 << 20
+_QUARTER_HOUR_S, _WIDEST_ZONE_S = 900, 14.25 * 3600
+
+
+class AstrAI:
+    """AstrAI checkpoint directories, with and without a manifest."""
+
+    name: ClassVar[str] = "astrai"
+    label: ClassVar[str] = "AstrAI"
+
+    def owns(self, path: Path) -> bool:
+        """Whether it is a directory with a meta.json or a manifest.json."""
+        try:
+            names = {entry.name for entry in fs.scan(path)}
+        except OSError:
+            return False
+        return META in names or MANIFEST in names
+
+    def is_slot(self, path: Path) -> bool:
+        """Whether it is one at all: every AstrAI directory is a checkpoint."""
+        return self.owns(path)
+
+    def glance(self, path: Path) -> Glance:
+        """Tell what meta.json, the manifest and the sizes of the files tell."""
+        try:
+            seen, manifest = self._read(path, Depth.NAMES)
+        except NoCheckpoint as error:
+            finding = Finding("missing-file", Severity.ERROR, error.message)
+            return Glance(path, self.name, complete=False, findings=(finding,))
+        return Glance(
+            path,
+            self.name,
+            step=seen.step,
+            epoch=seen.epoch,
+            loss=seen.loss,
+            created_at=seen.created_at,
+            size_bytes=seen.size_bytes,
+            file_count=sum(entry.size_bytes is not None for entry in seen.files),
+            tensor_count=None if manifest.tensors is None else len(manifest.tensors),
+            complete=seen.complete,
+            generation=seen.generation,
+            parent=seen.parent,
+            findings=seen.findings,
+        )
+
+    def read(self, path: Path, depth: Depth = Depth.HEADERS) -> Checkpoint:
+        """Read the JSON files, the sizes, and at `HEADERS` the header of every weights file.
+
+        Raises:
+            NoCheckpoint: the path cannot be listed.
+        """
+        return self._read(path, depth)[0]
+
+    def check(self, checkpoint: Checkpoint) -> Iterator[Finding]:
+        """Yield a clash between the step in the directory's name and the one in meta.json."""
+        named = step_in_name(checkpoint.path.name)
+        recorded = whole_number(checkpoint.metadata.get("optimizer_step"))
+        if named is not None and recorded is not None and named != recorded:
+            text = f"the name says step {named:,}, {META} says {recorded:,}; {META} is the truth"
+            yield Finding("name-mismatch", Severity.WARNING, text, META)
+
+    def _read(self, path: Path, depth: Depth) -> tuple[Checkpoint, Manifest]:
+        listing = list_files(path)
+        meta, findings = _read_object(listing, META)
+        config, config_findings = _read_object(listing, CONFIG)
+        findings += config_findings
+        manifest = _read_manifest(listing)
+        findings += [*manifest.findings, *listing.findings]
+        findings += _missing(listing, manifest)
+        findings += _compare(listing, manifest)
+        is_whole = not any(finding.severity is Severity.ERROR for finding in findings)
+        tensors: list[Tensor] = []
+        if depth >= Depth.HEADERS:
+            for file in _weights_files(listing):
+                header = read_header(path / file, file)
+                tensors += header.tensors
+                findings += header.findings
+            findings += _compare_tensors(tensors, manifest)
+        step = whole_number(meta.get("optimizer_step"))
+        checkpoint = Checkpoint(
+            path,
+            self.name,
+            self.label,
+            step=step if step is not None else step_in_name(path.name),
+            epoch=_number(meta.get("epoch")),
+            loss=_number(meta.get("loss")),
+            created_at=_created_at(meta.get("timestamp"), listing),
+            complete=_completeness(listing, is_whole=is_whole),
+            files=_entries(listing, manifest),
+            tensors=tuple(tensors),
+            metadata=meta,
+            settings=config,
+            findings=tuple(findings),
+            generation=manifest.generation,
+            parent=manifest.parent,
+        )
+        return checkpoint, manifest
+
+
+def write_checkpoint(
+    directory: Path,
+    meta: Mapping[str, Any],
+    config: Mapping[str, Any],
+    buffers: Sequence[Buffer],
+    *,
+    slot: str,
+) -> None:
+    """Fill a staging directory with a checkpoint that AstrAI loads; the manifest comes last.
+
+    Every file is durable before the manifest that lists it. `slot` is the name that the directory
+    will be published under.
+
+    Raises:
+        PublishError: a tensor cannot be written as it is.
+        OSError: the disk refused.
+    """
+    written = write_tensors(directory / WEIGHTS, buffers)
+    listed = {WEIGHTS: Listed(written.size_bytes, written.sha256)}
+    for name, value in ((META, meta), (CONFIG, config)):
+        data = jsontext.dumps(value, indent=2).encode()
+        fs.write_new(directory / name, data)
+        listed[name] = Listed(len(data), hashlib.sha256(data).hexdigest())
+    extension = {"v": 1, "generation": uuid.uuid4().hex[:12], "parent": None, "slot": slot}
+    names = [buffer[0] for buffer in buffers]
+    fs.replace_bytes(directory / MANIFEST, build(listed, names, meta=meta, extension=extension))
+
+
+# ---- the JSON files ------------------------------------------------------------------------
+
+
+def _read_object(listing: Listing, name: str) -> tuple[dict[str, Any], list[Finding]]:
+    """Read a small JSON object; what is wrong with it comes back as findings."""
+    if name not in listing.sizes:
+        return {}, []
+    try:
+        data = fs.read_bytes(listing.directory / name, limit=_MAX_JSON_BYTES)
+        value = jsontext.parse(data, path=name)
+    except DuplicateKey as error:
+        return {}, [_error("duplicate-key", error.message, name)]
+    except TornRead as error:
+        return {}, [_error("bad-meta", error.message, name)]
+    except OSError as error:
+        return {}, [cannot_look(error, name)]
+    if not isinstance(value, dict):
+        return {}, [_error("bad-meta", f"{name}: expected an object, found {value!r:.40}", name)]
+    findings = [
+        Finding("nonfinite", Severity.WARNING, f"{name}: {key} is {item}", name)
+        for key, item in value.items()
+        if isinstance(item, float) and not math.isfinite(item)
+    ]
+    return value, findings
+
+
+def _read_manifest(listing: Listing) -> Manifest:
+    if MANIFEST not in listing.sizes:
+        text = "no manifest.json: nothing is recorded that the bytes could be compared with"
+        finding = Finding("no-manifest", Severity.WARNING, text, MANIFEST)
+        return Manifest(findings=(finding,))
+    try:
+        data = fs.read_bytes(listing.directory / MANIFEST, limit=_MAX_JSON_BYTES)
+    except OSError as error:
+        return Manifest(findings=(cannot_look(error, MANIFEST),))
+    return read_manifest(data)
+
+
+def _missing(listing: Listing, manifest: Manifest) -> Iterator[Finding]:
+    """Every file that must be there and is not."""
+    for name in sorted({META, CONFIG, *manifest.files}):
+        if name not in listing.sizes and name not in listing.links:
+            why = "listed in manifest.json and" if name in manifest.files else "required and"
+            yield _error("missing-file", f"{name}: {why} not there", name)
+    if WEIGHTS not in manifest.files and not _has_weights(listing):
+        yield _error("missing-file", f"{WEIGHTS}: required and not there", WEIGHTS)
+
+
+def _has_weights(listing: Listing) -> bool:
+    return any(name in listing.sizes or name in listing.links for name in (WEIGHTS, INDEX))
+
+
+def _compare(listing: Listing, manifest: Manifest) -> Iterator[Finding]:
+    """Sizes against the manifest, and files that it does not name."""
+    for name, listed in manifest.files.items():
+        size = listing.sizes.get(name)
+        if size == 0 and listed.size_bytes:
+            yield _error("empty-file", f"{name}: the file is empty", name)
+        elif size is not None and size != listed.size_bytes:
+            text = f"{name}: size {size:,} bytes, manifest.json says {listed.size_bytes:,}"
+            hint = _line_ends_hint(name, size - listed.size_bytes)
+            yield Finding("size-mismatch", Severity.ERROR, text, name, hint=hint)
+    has_list = MANIFEST in listing.sizes
+    for name in sorted(listing.sizes.keys() - manifest.files.keys() - {MANIFEST, META, CONFIG}):
+        if name.endswith((".pt", ".pth", ".bin", ".pkl")):
+            severity = Severity.ERROR if has_list else Severity.WARNING
+            text = f"{name}: a pickle that nothing lists; AstrAI would run it while loading"
+            yield Finding("unlisted-pickle", severity, text, name)
+        elif has_list and manifest.files and not _ADDED_LATER.fullmatch(name):
+            text = f"{name}: not listed in manifest.json"
+            yield Finding("unlisted-file", Severity.WARNING, text, name)
+
+
+def _line_ends_hint(name: str, added: int) -> str | None:
+    if name.endswith(".json") and added > 0:
+        return "a checkout that turns LF into CRLF adds a byte a line"
+    return None
+
+
+def _compare_tensors(tensors: Sequence[Tensor], manifest: Manifest) -> Iterator[Finding]:
+    if manifest.tensors is None or not tensors:
+        return
+    found, listed = {tensor.name for tensor in tensors}, set(manifest.tensors)
+    if found == listed:
+        return
+    missing, extra = sorted(listed - found), sorted(found - listed)
+    parts = [
+        f"{len(names)} {what} ({names[0]!r}{', …' if len(names) > 1 else ''})"
+        for names, what in ((missing, "listed and not there"), (extra, "there and not listed"))
+        if names
+    ]
+    text = f"tensors of manifest.json and {WEIGHTS} differ: {'; '.join(parts)}"
+    yield _error("tensor-list-mismatch", text, MANIFEST)
+
+
+# ---- facts ---------------------------------------------------------------------------------
+
+
+def _weights_files(listing: Listing) -> tuple[str, ...]:
+    if WEIGHTS in listing.sizes:
+        return (WEIGHTS,)
+    return tuple(sorted(name for name in listing.sizes if name.endswith(".safetensors")))
+
+
+def _entries(listing: Listing, manifest: Manifest) -> tuple[FileEntry, ...]:
+    has_list = MANIFEST in listing.sizes
+    names = sorted(listing.sizes.keys() | manifest.files.keys() | listing.links.keys())
+    return tuple(
+        FileEntry(
+            name,
+            listing.sizes.get(name),
+            sha256=manifest.files[name].sha256 if name in manifest.files else None,
+            listed=None if not has_list or name == MANIFEST else name in manifest.files,
+        )
+        for name in names
+    )
+
+
+def _completeness(listing: Listing, *, is_whole: bool) -> bool | None:
+    if not is_whole:
+        return False
+    return True if MANIFEST in listing.sizes else None
+
+
+def _created_at(timestamp: Any, listing: Listing) -> float | None:
+    """When it was saved: by its timestamp, unless that is off by a time zone from its own file.
+
+    AstrAI writes local time without a zone; a file that was not copied since tells which zone.
+    """
+    written = listing.modified.get(META, listing.newest)
+    if not isinstance(timestamp, str):
+        return written
+    try:
+        parsed = datetime.fromisoformat(timestamp)
+        said = parsed.timestamp()
+    except (ValueError, OverflowError, OSError):
+        return written
+    if parsed.tzinfo is not None or written is None:
+        return said
+    off = written - said
+    beside = abs(off - round(off / _QUARTER_HOUR_S) * _QUARTER_HOUR_S)
+    return written if abs(off) <= _WIDEST_ZONE_S and beside < 120 else said
+
+
+def _number(value: Any) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if math.isfinite(value) else None
+
+
+def _error(code: str, message: str, file: str) -> Finding:
+    return Finding(code, Severity.ERROR, message, file)
