@@ -166,17 +166,17 @@ def real_path(path: Path) -> Path:
 
 
 def read_bytes(path: Path | str, *, limit: int | None = None) -> bytes:
-    """Read a whole small file, or its first `limit` bytes."""
+    """Read a small file as long as it was when it was opened, or its first `limit` bytes."""
     with File(path) as file:
-        if limit is not None:
-            return file.read_at(0, limit)
-        return b"".join(bytes(block) for block in file.blocks())
+        size = file.opened_as.size_bytes
+        return file.read_at(0, size if limit is None else min(size, limit))
 
 
 class File:
     """An open file read by offset: never mapped, so a file cut short cannot kill the process.
 
-    Opening does not block on a FIFO and refuses anything but a regular file.
+    Opening does not block on a FIFO and refuses anything but a regular file. `opened_as` is what
+    it was then.
     """
 
     def __init__(self, path: Path | str) -> None:
@@ -184,7 +184,8 @@ class File:
         flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
         self._descriptor = _call("open", path, lambda: os.open(path, flags))
         try:
-            if not self.identity().is_file:
+            self.opened_as = self.identity()
+            if not self.opened_as.is_file:
                 raise OSError(errno.EINVAL, "not a regular file", self.path)
         except BaseException:
             os.close(self._descriptor)
@@ -242,6 +243,39 @@ class File:
                 return
             yield view[:count]
             offset += count
+
+
+class Directory:
+    """An open directory: reads through it go on seeing the same one, whatever takes its name.
+
+    Where there is no /proc, its files are reached by name.
+    """
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = str(path)
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+        self._descriptor = _call("open", path, lambda: os.open(path, flags))
+        through = f"/proc/self/fd/{self._descriptor}"
+        self._root = through if os.path.isdir(through) else self.path  # noqa: PTH112 - one call
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        os.close(self._descriptor)
+
+    def identity(self) -> Identity:
+        """Return what the open directory is now, whatever stands at its name."""
+        return _identity_of(_call("fstat", self.path, lambda: os.fstat(self._descriptor)))
+
+    def inside(self, name: str) -> str:
+        """Return a path that leads to `name` in this very directory while it is open."""
+        return f"{self._root}/{name}"
 
 
 def disk_usage(path: Path) -> tuple[int, int]:

@@ -54,6 +54,7 @@ def list_files(directory: Path) -> Listing:
     except OSError as error:
         message = f"{directory}: {(error.strerror or str(error)).lower()}"
         raise NoCheckpoint(message, path=str(directory)) from error
+    prefix = f"{directory}/"  # joining paths would cost more than the calls to the disk
     sizes: dict[str, int] = {}
     modified: dict[str, float] = {}
     links: dict[str, str] = {}
@@ -67,7 +68,7 @@ def list_files(directory: Path) -> Listing:
         if entry.is_symlink and not _follow(directory, entry.name, links, findings):
             continue
         try:
-            found = fs.identity(directory / entry.name)
+            found = fs.identity(prefix + entry.name)
         except OSError as error:
             findings.append(cannot_look(error, entry.name))
             continue
