@@ -259,11 +259,17 @@ class RowTable(PaintedLines):
     def _title_line(self, width: int) -> Strip:
         note = line_of(self._note, ascii_only=self.ascii_only)
         title = fit_line(
-            line_of(self._title, ascii_only=self.ascii_only),
+            line_of(self._title_cells(), ascii_only=self.ascii_only),
             max(0, width - note.cell_length - 1),
             ascii_only=self.ascii_only,
         )
         return Strip([*title, Segment(" "), *note])
+
+    def _title_cells(self) -> list[Cell]:
+        if not self._filter:
+            return list(self._title)
+        told = f"  “{visible(self._filter)}” {len(self._shown):,} of {len(self._table.rows):,}"
+        return [*self._title, Cell(told, Tone.WARN)]
 
     def _heading_line(self, columns: list[tuple[int, int]], width: int) -> Strip:
         titles = [
