@@ -42,6 +42,7 @@ __all__ = [
     "Health",
     "HealthState",
     "History",
+    "HistoryHeld",
     "LookedAt",
     "Noticed",
     "ProcessSeen",
@@ -110,6 +111,13 @@ class RowsRead:
 
 
 @dataclass(frozen=True, slots=True)
+class HistoryHeld:
+    """A source is about to be read anew, in parts: what was known of it is shown meanwhile."""
+
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
 class SketchReplaced:
     """The exact history of a source is complete."""
 
@@ -133,7 +141,7 @@ class ProcessSeen:
 
 @dataclass(frozen=True, slots=True)
 class TaskRead:
-    """What the run was set to do."""
+    """What the run was set to do, as one more file tells it."""
 
     task: Mapping[str, Any]
 
@@ -171,6 +179,7 @@ RunEvent: TypeAlias = (
     SourceRead
     | SourceGone
     | RowsRead
+    | HistoryHeld
     | SketchReplaced
     | SlotsScanned
     | ProcessSeen
@@ -200,26 +209,37 @@ def _after(view: RunView, event: RunEvent) -> RunView:
             return _without(view, key)
         case RowsRead():
             return _with_rows(view, event)
+        case HistoryHeld(key):
+            held = view.sketches.get(key) or view.histories.get(key, History())
+            return replace(view, sketches=MappingProxyType({**view.sketches, key: held}))
         case SketchReplaced(key):
             return replace(view, sketches=_dropped(view.sketches, key))
+        case _:
+            return _after_look(view, event)
+
+
+def _after_look(view: RunView, event: RunEvent) -> RunView:
+    """Take what is told of the run as a whole."""
+    match event:
         case SlotsScanned(slots, saving_at):
             return replace(view, slots=slots, saving_at=saving_at)
         case ProcessSeen(process):
             return replace(view, process=process)
         case TaskRead(task):
-            return replace(view, task=task)
+            return replace(view, task=MappingProxyType({**view.task, **task}))
         case DiskMeasured(free_bytes):
             return replace(view, disk=replace(view.disk, free_bytes=free_bytes))
         case ReachableChanged(is_reachable):
             return replace(view, is_reachable=is_reachable)
         case Noticed(subject, warnings):
-            noticed = {
-                **_dropped(view.noticed, subject),
-                **({subject: warnings} if warnings else {}),
-            }
-            return replace(view, noticed=MappingProxyType(noticed))
+            noticed = _dropped(view.noticed, subject)
+            if warnings:
+                noticed = MappingProxyType({**noticed, subject: warnings})
+            return replace(view, noticed=noticed)
         case LookedAt(at):
             return replace(view, seen_at=at)
+        case _:
+            raise TypeError(event)
 
 
 def _with_rows(view: RunView, event: RowsRead) -> RunView:

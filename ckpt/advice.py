@@ -1,0 +1,112 @@
+"""What is wrong with a run and what to do about it: warnings, and one line of advice. Pure."""
+
+import re
+from collections.abc import Iterator
+
+from ckpt.phrases import clock_time, span
+from ckpt.usable import is_damaged, live_generations, newest_usable
+from ckpt.view import Advice, HealthState, RunView, Source, Warned
+
+CLOCK_AHEAD_S = 60.0
+FEW_SAVES = 3
+_SUFFIX = re.compile(r"(\d+)$")
+
+
+def warnings_of(view: RunView, now: float) -> tuple[Warned, ...]:
+    """Return all that is wrong with the run and is no checkpoint's finding, without repetition."""
+    found = [*_unreachable(view), *_of_sources(view, now), *_clashes(view)]
+    for warnings in view.noticed.values():
+        found += warnings
+    return tuple(dict.fromkeys(found))
+
+
+def advise(view: RunView) -> Advice | None:
+    """Return the worst thing that somebody should do something about, None when all is well.
+
+    The view is judged already. A key is named only where pressing it helps.
+    """
+    return next(_advices(view), None)
+
+
+def _unreachable(view: RunView) -> Iterator[Warned]:
+    if not view.is_reachable:
+        message = f"{view.run}: not reachable; what is shown is what was last known"
+        yield Warned("run-unreachable", message, str(view.run))
+
+
+def _of_sources(view: RunView, now: float) -> Iterator[Warned]:
+    for source in view.sources:
+        yield from source.warnings
+        if source.error and not source.warnings:
+            message = f"unreadable{_since(source)}: {source.error}"
+            yield Warned("unreadable-source", message, source.path)
+        if source.modified_at is not None and source.modified_at > now + CLOCK_AHEAD_S:
+            ahead = span(source.modified_at - now)
+            message = f"{source.path}: its time is {ahead} ahead of this host's clock"
+            yield Warned("clock-ahead", message, source.path)
+    for key, sketch in view.sketches.items():
+        points = max((len(points) for points in sketch.series.values()), default=0)
+        message = f"{key}: the curve is a sample of {points:,} points; the file is large"
+        yield Warned("sketch", message, key)
+
+
+def _clashes(view: RunView) -> Iterator[Warned]:
+    """Checkpoints whose name and content tell two steps."""
+    for slot, live in live_generations(view):
+        named = _SUFFIX.search(slot.name)
+        said = any(finding.code == "name-mismatch" for finding in live.findings)
+        if named and live.step is not None and int(named[1]) != live.step and not said:
+            message = f"{slot.name}: holds step {live.step:,}, another than its name says"
+            yield Warned("name-mismatch", message, str(live.path))
+
+
+def _advices(view: RunView) -> Iterator[Advice]:
+    """Yield what could be said, the worst first."""
+    if not view.is_reachable:
+        yield Advice("run-unreachable", "the run's directory is not reachable: mounted, renamed?")
+    usable = newest_usable(view)
+    go_on = "there is no usable checkpoint"
+    if usable is not None:
+        go_on = f"{usable[0].name} is the newest usable checkpoint"
+    if view.health.state is HealthState.DEAD:
+        yield Advice("dead", f"the trainer is gone; {go_on}", "enter" if usable else None)
+    if view.health.state is HealthState.DIVERGED:
+        yield Advice("diverged", f"{view.health.reasons[0]}; {go_on}", "enter" if usable else None)
+    if view.disk.saves_left == 0:
+        yield Advice("disk-full", "the next save will not fit on the disk: free some space")
+    yield from _damaged(view)
+    if view.health.state is HealthState.STALLED:
+        yield Advice("stalled", view.health.reasons[0])
+    yield from _unreadable(view.sources)
+    if usable is None and view.slots:
+        yield Advice("no-usable-checkpoint", "no checkpoint here can be used", "enter")
+    if view.disk.saves_left is not None and view.disk.saves_left < FEW_SAVES:
+        saves = "save fits" if view.disk.saves_left == 1 else "saves fit"
+        yield Advice("disk-low", f"only {view.disk.saves_left} more {saves} on the disk")
+    for warned in view.warnings:
+        if warned.code not in ("clock-ahead", "sketch", "upstream-refuses", "unreadable-source"):
+            yield Advice(warned.code, warned.message)
+    if usable is not None and view.newest_verified is None:
+        yield Advice("never-verified", f"no checkpoint was verified yet: ckpt verify {view.run}")
+
+
+def _damaged(view: RunView) -> Iterator[Advice]:
+    """The furthest of the damaged checkpoints."""
+    damaged = [(slot, live) for slot, live in live_generations(view) if is_damaged(live)]
+    if not damaged:
+        return
+    slot, _ = max(damaged, key=lambda pair: pair[1].step or 0)
+    usable = newest_usable(view)
+    instead = f"; {usable[0].name} is usable" if usable else ""
+    yield Advice("damaged", f"{slot.name} is damaged{instead}", "enter")
+
+
+def _unreadable(sources: tuple[Source, ...]) -> Iterator[Advice]:
+    for source in sources:
+        if source.error and not source.warnings:
+            name = source.path.rpartition("/")[2]
+            yield Advice("unreadable-source", f"{name} cannot be read{_since(source)}")
+
+
+def _since(source: Source) -> str:
+    return "" if source.error_since is None else f" since {clock_time(source.error_since)}"

@@ -1,0 +1,98 @@
+"""`.ckpt/samples.jsonl`: a history for trainers whose state holds only a step and a best loss.
+
+Whoever watches adds what it saw; in a run that may not be written to, the history lives only as
+long as the watching. The file is read once: afterwards we see the same as any other monitor.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from ckpt import fs, jsontext
+from ckpt.history import Row
+from ckpt.progress.base import SLICE_BYTES, Cadence
+from ckpt.progress.records import SampleRecords
+from ckpt.progress.training_state import Seen
+from ckpt.run import RowsRead, RunEvent, Source, SourceRead
+
+KIND = "samples"
+READ_BYTES = 4 * SLICE_BYTES
+_KEPT = ("loss", "best_loss", "learning_rate", "grad_norm")
+
+
+class Samples:
+    """The samples of one run. `records` is False where the run must not be written to."""
+
+    def __init__(self, run_dir: Path, path: Path, *, records: bool) -> None:
+        self.path = path
+        self._run_dir = run_dir
+        self._records = records
+        self._cadence = Cadence()
+        self._last: tuple[int, float] | None = None
+        self._is_loaded = False
+
+    def add(self, seen: Seen, now: float) -> Iterator[RunEvent]:
+        """Yield a new sample, and append it to the file, when the state has moved on.
+
+        The first call yields what was sampled before.
+        """
+        if not self._is_loaded:
+            self._is_loaded = True
+            yield from self._load(now)
+        step, at = int(seen.values["step"]), seen.at
+        if self._last is not None and (step == self._last[0] or at <= self._last[1]):
+            return
+        values = {name: seen.values[name] for name in _KEPT if name in seen.values}
+        row = Row(step, at, values)
+        self._note(row)
+        if self._records:
+            self._append(row)
+        yield RowsRead(str(self.path), [row], str(self.path))
+        yield self._source({**values, "step": step}, at, now)
+
+    def _load(self, now: float) -> Iterator[RunEvent]:
+        try:
+            with fs.File(self.path) as file:
+                size = file.identity().size_bytes
+                data = file.read_at(max(0, size - READ_BYTES), READ_BYTES)
+        except OSError:
+            return
+        records = SampleRecords()
+        whole = data[: data.rfind(b"\n") + 1]
+        rows = records.rows(whole.split(b"\n"))
+        for row in rows:
+            self._note(row)
+        if rows:
+            yield RowsRead(str(self.path), rows, str(self.path), restarts=True)
+            yield self._source(records.facts, rows[-1].time, now)
+
+    def _note(self, row: Row) -> None:
+        if self._last is not None and row.step < self._last[0]:
+            self._cadence.forget()
+        self._cadence.note(row.time)
+        self._last = (row.step, row.time)
+
+    def _append(self, row: Row) -> None:
+        from ckpt import control
+
+        line = {"step": row.step, "time": row.time}
+        finite = {name: jsontext.finite_or_none(value) for name, value in row.values.items()}
+        lost = [name for name, value in finite.items() if value is None]
+        record: dict[str, Any] = {**line, **finite, **({"nonfinite": lost} if lost else {})}
+        if not control.append_sample(self._run_dir, record):
+            self._records = False  # a run that cannot be written to is watched all the same
+
+    def _source(self, facts: dict[str, Any], at: float, now: float) -> SourceRead:
+        values = MappingProxyType(dict(facts))
+        return SourceRead(
+            Source(
+                str(self.path),
+                KIND,
+                at,
+                now,
+                cadence_s=self._cadence.median_s,
+                longest_gap_s=self._cadence.longest_s,
+                values=values,
+            )
+        )

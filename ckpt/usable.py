@@ -1,0 +1,82 @@
+"""Which checkpoint a run could go on from, as far as it is known. Pure.
+
+Usable is what is live, not incomplete, and has neither an error found in it nor a bad verdict.
+"""
+
+from collections.abc import Iterator
+
+from ckpt.checkpoint import Depth, Generation, Severity, Slot, State, Verdict
+from ckpt.view import AtRisk, RunView
+
+_BAD = (Verdict.DAMAGED, Verdict.UNSUPPORTED)
+
+
+def is_damaged(generation: Generation) -> bool:
+    """Whether a check found an error in it, or its bytes were compared and differ."""
+    verdict = generation.verified.verdict if generation.verified else None
+    has_error = any(finding.severity is Severity.ERROR for finding in generation.findings)
+    return has_error or verdict is Verdict.DAMAGED
+
+
+def is_usable(generation: Generation) -> bool:
+    """Whether a reader could use it, as far as anything is known against that."""
+    verdict = generation.verified.verdict if generation.verified else None
+    is_whole = generation.complete is not False and verdict not in _BAD
+    return is_whole and not is_damaged(generation)
+
+
+def live_generations(view: RunView) -> Iterator[tuple[Slot, Generation]]:
+    """Yield each slot with its live generation, where it has one."""
+    for slot in view.slots:
+        if slot.live is not None:
+            yield slot, slot.live
+
+
+def newest_usable(view: RunView) -> tuple[Slot, Generation] | None:
+    """Return the usable live checkpoint that the run has got furthest with.
+
+    Steps beyond the run's own belong to a line that a restart left; they count only where there
+    is nothing else.
+    """
+    usable = [(slot, live) for slot, live in live_generations(view) if is_usable(live)]
+    reached = [
+        (slot, live)
+        for slot, live in usable
+        if view.step is None or live.step is None or live.step <= view.step
+    ]
+    return max(reached or usable, key=lambda pair: _order(pair[1]), default=None)
+
+
+def newest_verified(view: RunView) -> str | None:
+    """Return `slot@generation` of the furthest one whose recorded hashes were all compared."""
+    found = [
+        (_order(generation), generation.state is State.LIVE, f"{slot.name}@{generation.id}")
+        for slot in view.slots
+        for generation in slot.generations
+        if generation.verified is not None
+        and generation.verified.verdict is Verdict.INTACT
+        and generation.verified.depth is Depth.BYTES
+    ]
+    return max(found)[2] if found else None
+
+
+def at_risk(view: RunView) -> AtRisk:
+    """Return what lies between the newest usable checkpoint and where the run is."""
+    if view.step is None:
+        return AtRisk()
+    usable = newest_usable(view)
+    if usable is None:
+        began = min((s[0].time for s in view.series.values() if len(s)), default=None)
+        if began is None or began != began or view.updated_at is None:  # noqa: PLR0124 - NaN: no times told
+            return AtRisk(steps=view.step)
+        return AtRisk(view.step, max(0.0, view.updated_at - began))
+    _, live = usable
+    steps = None if live.step is None else max(0, view.step - live.step)
+    if live.created_at is None or view.updated_at is None:
+        return AtRisk(steps)
+    return AtRisk(steps, 0.0 if steps == 0 else max(0.0, view.updated_at - live.created_at))
+
+
+def _order(generation: Generation) -> tuple[int, float]:
+    step = -1 if generation.step is None else generation.step
+    return step, generation.created_at or 0.0
