@@ -120,23 +120,20 @@ class ProgressLine:
             return
         self._shown_at = now
         text = shorten(text, self._terminal.layout_width - 1)
-        self._write(to_ascii(text) if self._terminal.ascii_only else text)
+        self._overwrite(to_ascii(text) if self._terminal.ascii_only else text)
 
     def clear(self) -> None:
         """Take the line away, so that something else can be said in its place."""
         if self._length:
-            self._write("")
-            self._write("")
+            self._overwrite("", ending="\r")
         self._shown_at = -REPAINT_S
 
-    def _write(self, text: str) -> None:
+    def _overwrite(self, text: str, ending: str = "") -> None:
         stream = self._terminal.stream
         if stream is None:
             return
         length = cell_width(text)
-        stream.write("\r" + text + " " * max(0, self._length - length))
-        if not text:
-            stream.write("\r")
+        stream.write("\r" + text + " " * (self._length - length) + ending)
         stream.flush()
         self._length = length
 

@@ -280,6 +280,13 @@ def test_nothing_saved_and_nothing_verified_are_said() -> None:
     assert "newest verified: none" in texts(replace(HEALTHY, newest_verified=None), 120)[3]
 
 
+def test_a_dead_run_says_what_was_lost_and_a_finished_one_nothing() -> None:
+    dead = replace(HEALTHY, health=Health(HealthState.DEAD, ("its process is gone",)))
+    assert texts(dead, 120)[4].startswith(" lost since the last save: 400 steps, 3 min  newest")
+    finished = replace(HEALTHY, health=Health(HealthState.FINISHED))
+    assert texts(finished, 120)[3].startswith(" newest verified: step 12,000")
+
+
 def test_warnings_are_counted_in_the_head() -> None:
     warned = (Warned("a", "one"), Warned("b", "two"))
     assert texts(replace(HEALTHY, warnings=warned), 120)[3].endswith("  ! 2 warnings")

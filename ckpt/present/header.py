@@ -262,7 +262,9 @@ def _risk_pieces(view: RunView) -> list[Piece]:
     if view.at_risk.seconds is not None:
         lost.append(duration(view.at_risk.seconds))
     if lost and view.health.state is not HealthState.FINISHED:
-        pieces.append(Piece(0, (Cell("if it died now: ", Tone.DIM), Cell(", ".join(lost)))))
+        is_dead = view.health.state is HealthState.DEAD
+        title = "lost since the last save: " if is_dead else "if it died now: "
+        pieces.append(Piece(0, (Cell(title, Tone.DIM), Cell(", ".join(lost)))))
     if view.slots:
         pieces.append(Piece(2, _verified_cells(view)))
     elif view.step is not None:

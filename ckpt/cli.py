@@ -1,0 +1,324 @@
+"""The `ckpt` command: verbs over the library, for people at a terminal and for programs.
+
+Stdout is data, stderr is narration. With `--json` every exit but a usage error is one document.
+Everything but click is imported by the verb that needs it, so that `ckpt --help` is quick.
+"""
+
+import functools
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
+
+import click
+
+from ckpt.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from ckpt.checkpoint import Depth, Report
+    from ckpt.output import Output
+    from ckpt.view import RunView
+
+P = ParamSpec("P")
+INTERRUPTED, STDOUT_GONE = 130, 141
+DEPTHS = ("names", "headers", "bytes")
+VERDICT_CODES = {"intact": 0, "damaged": 1, "unsupported": 2, "unverifiable": 3}
+BAD_STATES = ("dead", "stalled", "diverged")
+
+
+class Commands(click.Group):
+    """The group whose end is ours: quiet when stdout closes, a clean line after Ctrl-C."""
+
+    def main(  # type: ignore[override]  # click's overloads promise what only its own exit keeps
+        self, args: Sequence[str] | None = None, prog_name: str | None = None, **extra: Any
+    ) -> Any:
+        """Run a verb and leave with its exit code."""
+        is_standalone = extra.pop("standalone_mode", True)
+        run = functools.partial(
+            super().main, args, prog_name or "ckpt", standalone_mode=False, **extra
+        )
+        if not is_standalone:
+            return run()
+        sys.exit(_exit_code(run))
+
+
+def _exit_code(run: Callable[[], Any]) -> int:
+    try:
+        code = run()
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("interrupted", err=True)
+        return INTERRUPTED
+    except BrokenPipeError:
+        _drop_stdout()
+        return STDOUT_GONE
+    except OSError as error:
+        _drop_stdout()
+        click.echo(f"ckpt: stdout cannot be written: {error.strerror}", err=True)
+        return 2
+    return int(code or 0)
+
+
+def _version(context: click.Context, _parameter: click.Parameter, is_asked: bool) -> None:
+    if is_asked:
+        from importlib.metadata import version
+
+        click.echo(f"ckpt {version('ckpt-monitor')}")
+        context.exit()
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_version,
+    help="Show the version and exit.",
+)
+def main() -> None:
+    """Watch training runs and know which checkpoint can be trusted.
+
+    PATH is a directory, an index, a state, a checkpoint or a safetensors file; a generation of a
+    run is RUN:SLOT@GENERATION.
+    """
+
+
+def _as_path(_context: click.Context, parameter: click.Parameter, value: Any) -> Any:
+    texts = (value,) if isinstance(value, str) else value
+    if not all(texts):
+        raise click.BadParameter("the path is empty", param=parameter)
+    return Path(value) if isinstance(value, str) else tuple(Path(text) for text in texts)
+
+
+def verb(function: Callable[Concatenate["Output", P], int]) -> Callable[P, int]:
+    """Give a verb `--json`, its output, and words for whatever goes wrong."""
+
+    @functools.wraps(function)
+    def run(*args: P.args, **options: P.kwargs) -> int:
+        from ckpt.output import Output
+
+        output = Output.of_process(as_json=bool(options.pop("as_json")))
+        try:
+            return function(output, *args, **options)
+        except KeyboardInterrupt:
+            output.fail(Interrupted("interrupted"))
+            return INTERRUPTED
+        except BrokenPipeError:
+            raise
+        except CheckpointError as error:
+            return output.fail(error)
+        except OSError as error:
+            return output.fail(_in_words(error))
+        except Exception as error:
+            if os.environ.get("CKPT_TRACEBACK"):
+                raise
+            return output.fail(Fault(error))
+
+    return click.option("--json", "as_json", is_flag=True, help="One JSON document.")(run)
+
+
+RUN = click.argument("run_dir", metavar="RUN", callback=_as_path)
+
+
+@main.command()
+@RUN
+@click.option("--line", is_flag=True, help="One line, for tmux or a prompt.")
+@click.option("--series", is_flag=True, help="With --json: every recorded point too.")
+@verb
+def status(output: "Output", run_dir: Path, *, line: bool, series: bool) -> int:
+    """Show how a run is: the dashboard, once.
+
+    Exit code 1 when the run is dead, stalled, diverged or has no usable checkpoint.
+    """
+    import time
+
+    from ckpt.sources import read_run
+
+    now = time.time()
+    view = read_run(run_dir, now)
+    if output.as_json:
+        from ckpt.present.shapes import status_json
+
+        output.document(status_json(view, series=series))
+    elif line:
+        output.status_line(view, now)
+    else:
+        output.status(view, now)
+    return 0 if _is_well(view) else 1
+
+
+@main.command("list")
+@RUN
+@verb
+def list_(output: "Output", run_dir: Path) -> int:
+    """List the slots of a run and every generation behind them."""
+    import time
+
+    from ckpt.generations import require_run, scan
+
+    require_run(run_dir)
+    slots = scan(run_dir)
+    if output.as_json:
+        from ckpt.present.shapes import list_json
+
+        output.document(list_json(run_dir, slots))
+    else:
+        output.slots(run_dir, slots, time.time())
+    return 0
+
+
+@main.command()
+@click.argument("path", metavar="PATH", callback=_as_path)
+@verb
+def show(output: "Output", path: Path) -> int:
+    """Show one checkpoint: files, tensors, metadata, findings of names and headers."""
+    from ckpt.formats import inspect
+    from ckpt.named import payload_named
+
+    checkpoint = inspect(payload_named(path))
+    if output.as_json:
+        from ckpt.present.shapes import show_json
+
+        output.document(show_json(checkpoint))
+    else:
+        output.checkpoint(checkpoint)
+    return 0
+
+
+@main.command()
+@click.argument("paths", metavar="PATH...", nargs=-1, required=True, callback=_as_path)
+@click.option(
+    "--depth",
+    type=click.Choice(DEPTHS),
+    default="bytes",
+    show_default=True,
+    help="How deep to look: names < headers < bytes.",
+)
+@verb
+def verify(output: "Output", paths: Sequence[Path], *, depth: str) -> int:
+    """Verify checkpoints, or all of a run.
+
+    Exit code 0 intact, 1 damaged, 3 unverifiable, 2 unsupported or nothing there.
+    """
+    from ckpt.checkpoint import Depth, worst_verdict
+    from ckpt.named import is_whole_run, payload_named
+
+    wanted = Depth[depth.upper()]
+    is_single = len(paths) == 1 and not is_whole_run(paths[0])
+    if is_single:
+        reports = [_verified(output, payload_named(paths[0]), wanted)]
+    else:
+        reports = list(_all_verified(output, paths, wanted))
+    if output.as_json:
+        from ckpt.present.shapes import verify_json
+
+        output.document(verify_json(reports, is_single=is_single))
+    elif not is_single:
+        output.summary(reports)
+    return VERDICT_CODES[worst_verdict(report.verdict for report in reports)]
+
+
+def _all_verified(output: "Output", paths: Sequence[Path], depth: "Depth") -> "Iterator[Report]":
+    """Verify several paths, and all generations of those that are runs; go on after a failure."""
+    from ckpt.named import is_whole_run, payload_named, payloads_of_run
+
+    for path in paths:
+        try:
+            if not is_whole_run(path):
+                yield _verified(output, payload_named(path), depth)
+                continue
+            generations = payloads_of_run(path)
+        except (CheckpointError, OSError) as error:
+            yield _not_verified(output, path, depth, error)
+            continue
+        if not generations:
+            raise _nothing_there(path)
+        for _slot, generation in generations:
+            try:
+                yield _verified(output, generation.path, depth)
+            except (CheckpointError, OSError) as error:
+                yield _not_verified(output, generation.path, depth, error)
+
+
+def _verified(output: "Output", path: Path, depth: "Depth") -> "Report":
+    from ckpt.operation import drive
+    from ckpt.verify import verify
+
+    report = drive(verify(path, depth), output.verifying)
+    if not output.as_json:
+        output.report(report)
+    return report
+
+
+def _not_verified(
+    output: "Output", path: Path, depth: "Depth", error: CheckpointError | OSError
+) -> "Report":
+    """What is said of one of several paths that could not be verified at all."""
+    from ckpt.checkpoint import Finding, Report, Severity, Verdict
+    from ckpt.operation import Found
+
+    known = error if isinstance(error, CheckpointError) else _in_words(error)
+    finding = Finding(known.code, Severity.ERROR, known.message, hint=known.hint)
+    report = Report(path, "", depth, Verdict.UNSUPPORTED, (finding,), 0, 0.0)
+    output.verifying(Found(finding))
+    if not output.as_json:
+        output.report(report)
+    return report
+
+
+def _nothing_there(run_dir: Path) -> CheckpointError:
+    from ckpt.errors import NoCheckpoint
+
+    return NoCheckpoint(f"{run_dir}: the run has no checkpoint yet", path=str(run_dir))
+
+
+def _is_well(view: "RunView") -> bool:
+    """Whether the run goes on or went to its end, and has a checkpoint that could be used."""
+    from ckpt.usable import newest_usable
+
+    return view.health.state not in BAD_STATES and newest_usable(view) is not None
+
+
+class Interrupted(CheckpointError):
+    """Ctrl-C: nothing is claimed of what was being done."""
+
+    code = "interrupted"
+
+
+class Fault(CheckpointError):
+    """Something that no input should be able to cause."""
+
+    code = "internal-error"
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(
+            f"a fault in ckpt itself: {type(error).__name__}: {error}",
+            hint="please report it, with what CKPT_TRACEBACK=1 prints",
+        )
+
+
+def _in_words(error: OSError) -> CheckpointError:
+    from ckpt.errors import UnreadableCheckpoint
+
+    path = None if error.filename is None else os.fsdecode(error.filename)
+    reason = (error.strerror or str(error)).lower()
+    words = UnreadableCheckpoint(f"{path}: {reason}" if path else reason, path=path)
+    if isinstance(error, PermissionError):
+        words.code = "permission-denied"
+        words.hint = "ask its owner for read access, or read it as its owner"
+    return words
+
+
+def _drop_stdout() -> None:
+    """Send what is still buffered nowhere, so that the interpreter's last flush is quiet too."""
+    from ckpt import fs
+
+    if sys.stdout is not None:
+        with fs.appending(Path(os.devnull)) as descriptor:
+            os.dup2(descriptor, sys.stdout.fileno())

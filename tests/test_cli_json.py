@@ -1,0 +1,328 @@
+"""The documents of `ckpt --json`: every key written out, for each schema."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+from ckpt.checkpoint import (
+    Checkpoint,
+    Depth,
+    FileEntry,
+    Finding,
+    Generation,
+    Leftover,
+    Report,
+    Severity,
+    Slot,
+    State,
+    Tensor,
+    Verdict,
+    Verified,
+)
+from ckpt.errors import NoSuchRun
+from ckpt.history import Segment
+from ckpt.present.shapes import error_json, list_json, show_json, status_json, verify_json
+from ckpt.series import Series
+from ckpt.view import Advice, AtRisk, Disk, Health, HealthState, RunView, Source, Warned, Watching
+
+NOW = 1_764_590_400.0
+SAVED = "2025-12-01T12:00:00+00:00"
+
+STATUS_KEYS = [
+    "schema", "run", "health", "step", "total_steps", "epoch", "loss", "loss_nonfinite",
+    "loss_trend", "eval_loss", "best_loss", "best_step", "learning_rate", "grad_norm",
+    "steps_per_second", "eta_seconds", "eta_error_seconds", "updated_at", "sources", "values_from",
+    "points", "segments", "task", "watching", "slots", "newest_verified", "at_risk", "disk",
+    "advice", "warnings", "gpus", "cause_of_death",
+]  # fmt: skip
+GENERATION_KEYS = [
+    "id", "state", "format", "path", "step", "epoch", "loss", "created_at", "size_bytes",
+    "file_count", "tensor_count", "verified", "pinned", "complete", "findings",
+]  # fmt: skip
+SLOT_KEYS = ["name", "format", "path", "state", "generations", "leftovers", "findings"]
+SHOW_KEYS = [
+    "schema", "path", "format", "format_label", "step", "epoch", "complete", "files", "tensors",
+    "metadata", "settings", "findings",
+]  # fmt: skip
+REPORT_KEYS = ["path", "format", "depth", "verdict", "findings", "bytes_read", "seconds"]
+FINDING_KEYS = ["code", "severity", "file", "tensor", "message", "hint"]
+ERROR_KEYS = ["schema", "code", "message", "path", "hint"]
+
+FINDING = Finding("symlink", Severity.ERROR, "a\udcff: a link", "a\udcff", None, "copy the file")
+FINDING_SHAPE = {
+    "code": "symlink",
+    "severity": "error",
+    "file": "a\\xff",
+    "tensor": None,
+    "message": "a\\xff: a link",
+    "hint": "copy the file",
+}
+SLOT = Slot(
+    "step_1",
+    "astrai",
+    Path("run/step_1"),
+    State.LIVE,
+    (
+        Generation(
+            "c41d07",
+            State.LIVE,
+            "astrai",
+            Path("run/step_1"),
+            step=1,
+            epoch=0.5,
+            loss=math.inf,
+            created_at=NOW,
+            size_bytes=12,
+            file_count=3,
+            tensor_count=2,
+            verified=Verified(Verdict.INTACT, Depth.BYTES, NOW),
+            pinned=True,
+            complete=True,
+            findings=(FINDING,),
+        ),
+        Generation("b", State.RETIRED, "astrai", Path("run/.step_1.retired-b")),
+    ),
+    (Leftover(Path("run/.step_1.tmp-a"), "staging", "its writer died"),),
+    (FINDING,),
+)
+SLOT_SHAPE = {
+    "name": "step_1",
+    "format": "astrai",
+    "path": "run/step_1",
+    "state": "live",
+    "generations": [
+        {
+            "id": "c41d07",
+            "state": "live",
+            "format": "astrai",
+            "path": "run/step_1",
+            "step": 1,
+            "epoch": 0.5,
+            "loss": None,
+            "created_at": SAVED,
+            "size_bytes": 12,
+            "file_count": 3,
+            "tensor_count": 2,
+            "verified": {"verdict": "intact", "depth": "bytes", "at": SAVED},
+            "pinned": True,
+            "complete": True,
+            "findings": [FINDING_SHAPE],
+        },
+        {
+            "id": "b",
+            "state": "retired",
+            "format": "astrai",
+            "path": "run/.step_1.retired-b",
+            "step": None,
+            "epoch": None,
+            "loss": None,
+            "created_at": None,
+            "size_bytes": None,
+            "file_count": None,
+            "tensor_count": None,
+            "verified": None,
+            "pinned": False,
+            "complete": None,
+            "findings": [],
+        },
+    ],
+    "leftovers": [{"path": "run/.step_1.tmp-a", "kind": "staging", "reason": "its writer died"}],
+    "findings": [FINDING_SHAPE],
+}
+
+
+def strict(document: dict[str, Any]) -> dict[str, Any]:
+    """Through text and back, as a reader that refuses what is no JSON would."""
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(constant)
+
+    text = json.dumps(document, allow_nan=False)
+    parsed: dict[str, Any] = json.loads(text, parse_constant=refuse)
+    assert parsed == document
+    return parsed
+
+
+# ---- shapes ---------------------------------------------------------------------------------
+
+
+def test_a_status_whose_every_value_is_known() -> None:
+    losses = Series()
+    losses.append(0, 1, NOW, 2.5)
+    losses.append(1, 1, NOW, math.nan)
+    view = RunView(
+        run=Path("run"),
+        step=10,
+        total_steps=20,
+        epoch=0.5,
+        loss=math.nan,
+        loss_nonfinite=1,
+        loss_trend=-0.1,
+        eval_loss=1.5,
+        best_loss=1.25,
+        best_step=9,
+        learning_rate=1e-4,
+        grad_norm=math.inf,
+        steps_per_second=2.0,
+        eta_seconds=5.0,
+        eta_error_seconds=1.0,
+        updated_at=NOW,
+        health=Health(HealthState.DIVERGED, ("the loss is NaN",)),
+        sources=(Source("run/s.json", "training-state", NOW, NOW, "half-written"),),
+        values_from={"step": "run/s.json"},
+        series={"loss": losses.view()},
+        segments=(Segment(1, 10, "run/s.json"),),
+        task={"task": "sft", "seed": math.nan},
+        watching=Watching("polling", "nfs"),
+        slots=(SLOT,),
+        newest_verified="step_1@c41d07",
+        at_risk=AtRisk(9, 4.5),
+        disk=Disk(100, 12, 8),
+        advice=Advice("diverged", "look", "enter"),
+        warnings=(Warned("torn", "half a file", "run/s.json"),),
+    )
+    expected = {
+        "schema": "ckpt.status/1",
+        "run": "run",
+        "health": {"state": "diverged", "reasons": ["the loss is NaN"]},
+        "step": 10,
+        "total_steps": 20,
+        "epoch": 0.5,
+        "loss": None,
+        "loss_nonfinite": 1,
+        "loss_trend": -0.1,
+        "eval_loss": 1.5,
+        "best_loss": 1.25,
+        "best_step": 9,
+        "learning_rate": 1e-4,
+        "grad_norm": None,
+        "steps_per_second": 2.0,
+        "eta_seconds": 5.0,
+        "eta_error_seconds": 1.0,
+        "updated_at": SAVED,
+        "sources": [
+            {
+                "path": "run/s.json",
+                "kind": "training-state",
+                "modified_at": SAVED,
+                "read_at": SAVED,
+                "error": "half-written",
+            }
+        ],
+        "values_from": {"step": "run/s.json"},
+        "points": 2,
+        "segments": [{"first_step": 1, "last_step": 10, "source": "run/s.json"}],
+        "task": {"task": "sft", "seed": None},
+        "watching": {"mode": "polling", "reason": "nfs"},
+        "slots": [SLOT_SHAPE],
+        "newest_verified": "step_1@c41d07",
+        "at_risk": {"steps": 9, "seconds": 4.5},
+        "disk": {"free_bytes": 100, "save_bytes": 12, "saves_left": 8},
+        "advice": {"code": "diverged", "message": "look", "key": "enter"},
+        "warnings": [{"code": "torn", "message": "half a file", "path": "run/s.json"}],
+        "gpus": [],
+        "cause_of_death": None,
+    }
+    document = strict(status_json(view))
+    assert document == expected
+    assert list(document) == STATUS_KEYS
+    assert strict(status_json(view, series=True)) == {
+        **expected,
+        "series": {"loss": [[0, 1, 2.5], [1, 1, None]]},
+    }
+
+
+def test_a_status_of_nothing_has_every_key() -> None:
+    document = strict(status_json(RunView(run=Path("run"))))
+    assert list(document) == STATUS_KEYS
+    assert document["health"] == {"state": "waiting", "reasons": []}
+    assert document["at_risk"] == {"steps": None, "seconds": None}
+    assert document["disk"] == {"free_bytes": None, "save_bytes": None, "saves_left": None}
+    assert document["loss_nonfinite"] == 0
+    assert document["advice"] is None
+
+
+def test_a_list() -> None:
+    document = strict(list_json(Path("run"), [SLOT]))
+    assert document == {"schema": "ckpt.list/1", "run": "run", "slots": [SLOT_SHAPE]}
+    assert list(document["slots"][0]) == SLOT_KEYS
+    assert list(document["slots"][0]["generations"][0]) == GENERATION_KEYS
+
+
+def test_a_checkpoint() -> None:
+    checkpoint = Checkpoint(
+        Path("run/step_1"),
+        "astrai",
+        "AstrAI",
+        step=1,
+        epoch=0.0,
+        complete=True,
+        files=(FileEntry("a\udcff", 12, "ab" * 32, True), FileEntry("b", None)),
+        tensors=(Tensor("w", "BF16", (2, 3), 12, "model.safetensors", 0, 12),),
+        metadata={"best": math.nan},
+        settings={"rank": 16},
+        findings=(FINDING,),
+    )
+    document = strict(show_json(checkpoint))
+    assert list(document) == SHOW_KEYS
+    assert document == {
+        "schema": "ckpt.show/1",
+        "path": "run/step_1",
+        "format": "astrai",
+        "format_label": "AstrAI",
+        "step": 1,
+        "epoch": 0.0,
+        "complete": True,
+        "files": [
+            {"name": "a\\xff", "size_bytes": 12, "sha256": "ab" * 32, "listed": True},
+            {"name": "b", "size_bytes": None, "sha256": None, "listed": None},
+        ],
+        "tensors": [
+            {
+                "name": "w",
+                "dtype": "BF16",
+                "shape": [2, 3],
+                "size_bytes": 12,
+                "file": "model.safetensors",
+            }
+        ],
+        "metadata": {"best": None},
+        "settings": {"rank": 16},
+        "findings": [FINDING_SHAPE],
+    }
+
+
+def test_one_report_and_several() -> None:
+    damaged = Report(Path("a"), "astrai", Depth.BYTES, Verdict.DAMAGED, (FINDING,), 12, 0.5)
+    intact = Report(Path("b"), "", Depth.NAMES, Verdict.INTACT, (), 0, 0.0)
+    shape = {
+        "path": "a",
+        "format": "astrai",
+        "depth": "bytes",
+        "verdict": "damaged",
+        "findings": [FINDING_SHAPE],
+        "bytes_read": 12,
+        "seconds": 0.5,
+    }
+    one = strict(verify_json([damaged], is_single=True))
+    assert one == {"schema": "ckpt.verify/1", **shape}
+    assert list(one) == ["schema", *REPORT_KEYS]
+    assert list(one["findings"][0]) == FINDING_KEYS
+    several = strict(verify_json([intact, damaged], is_single=False))
+    assert list(several) == ["schema", "verdict", "reports"]
+    assert several["verdict"] == "damaged"
+    assert several["reports"][1] == shape
+    assert several["reports"][0]["format"] is None
+
+
+def test_an_error() -> None:
+    document = strict(error_json(NoSuchRun("r\udcff: no run", path="r\udcff", hint="look")))
+    assert list(document) == ERROR_KEYS
+    assert document == {
+        "schema": "ckpt.error/1",
+        "code": "no-such-run",
+        "message": "r\\xff: no run",
+        "path": "r\\xff",
+        "hint": "look",
+    }
