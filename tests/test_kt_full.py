@@ -498,7 +498,7 @@ def test_a_directory_that_may_not_be_listed_is_not_called_missing(tiny):
 
     with fs.hooked(refuse):
         assert codes(KT.glance(tiny)) == ["permission-denied"]
-        with pytest.raises(UnreadableCheckpoint, match="Permission denied"):
+        with pytest.raises(UnreadableCheckpoint, match="permission denied"):
             KT.read(tiny)
 
 

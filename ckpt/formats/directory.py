@@ -4,7 +4,7 @@ Looks at names, links and sizes; opens nothing.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,8 +39,10 @@ class Listing:
         return max(self.modified.values(), default=None)
 
 
-def list_files(directory: Path) -> Listing:
+def list_files(directory: Path, *, only: Callable[[str], bool] | None = None) -> Listing:
     """List a checkpoint's directory; its own subdirectories are not entered.
+
+    With `only`, the files of those names: for a checkpoint that shares a directory with thousands.
 
     Raises:
         NoCheckpoint: it is not there, or is no directory.
@@ -60,7 +62,7 @@ def list_files(directory: Path) -> Listing:
     links: dict[str, str] = {}
     findings: list[Finding] = []
     for entry in entries:
-        if entry.is_directory:
+        if entry.is_directory or (only is not None and not only(entry.name)):
             continue
         if _LITTER.fullmatch(entry.name):
             findings.append(_note("litter", f"{entry.name}: left by the system", entry.name))

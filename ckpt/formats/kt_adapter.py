@@ -13,6 +13,8 @@ from typing import Any, ClassVar
 from ckpt import fs, jsontext
 from ckpt.checkpoint import Checkpoint, Depth, FileEntry, Finding, Glance, Severity, Tensor
 from ckpt.errors import DuplicateKey, NoCheckpoint, TornRead, UnreadableCheckpoint
+from ckpt.formats.directory import Listing, list_files, step_in_name
+from ckpt.manifest import is_safe_name
 from ckpt.tensorfile import Header, read_header
 
 MANIFEST_NAME = "kt_adapter_manifest.json"
@@ -20,7 +22,6 @@ FUSED_NAME = "fused_expert_lora.safetensors"
 VERSION = 1
 READY = "ready"
 _HASH = re.compile(r"[0-9a-fA-F]{64}")
-_STEP = re.compile(r"checkpoint-([0-9]{1,18})")
 _PICKLE = re.compile(r".*\.(?:pt|pth|bin|pkl|pickle|ckpt)", re.IGNORECASE)
 _ERROR, _WARNING = Severity.ERROR, Severity.WARNING
 
@@ -72,37 +73,40 @@ class KtAdapter:
             TornRead: the manifest does not parse.
         """
         directory = path.parent if path.name == MANIFEST_NAME else path
-        entries, written_at = _list(directory)
-        manifest, findings = _read_manifest(directory, entries)
+        listing = list_files(directory)
+        manifest, findings = _read_manifest(listing)
         artifacts = manifest.get("artifacts")
         listed = artifacts if isinstance(artifacts, dict) else {}
         files: list[FileEntry] = []
         tensors: list[Tensor] = []
         for name, told in sorted(listed.items()):
-            problems = list(_entry_findings(name, told, entries))
+            problems = list(_entry_findings(name, told, listing))
             findings += problems
             if any(problem.code == "bad-entry-name" for problem in problems):
                 continue
-            files.append(FileEntry(name, entries.get(name), _hash_of(told), listed=True))
-            if depth >= Depth.HEADERS and name.endswith(".safetensors") and entries.get(name):
+            files.append(FileEntry(name, listing.sizes.get(name), _hash_of(told), listed=True))
+            if (
+                depth >= Depth.HEADERS
+                and name.endswith(".safetensors")
+                and listing.sizes.get(name)
+            ):
                 header = read_header(directory / name, name)
                 tensors += header.tensors
                 findings += _header_findings(header, told, name)
-        if MANIFEST_NAME in entries:
-            files.insert(0, FileEntry(MANIFEST_NAME, entries[MANIFEST_NAME]))
+        if MANIFEST_NAME in listing.sizes:
+            files.insert(0, FileEntry(MANIFEST_NAME, listing.sizes[MANIFEST_NAME]))
         if path.name != MANIFEST_NAME:
             files += [
                 FileEntry(name, size, listed=False)
-                for name, size in entries.items()
+                for name, size in listing.sizes.items()
                 if name != MANIFEST_NAME and name not in listed
             ]
-        named = _STEP.fullmatch(directory.name)
         return Checkpoint(
             path,
             self.name,
             self.label,
-            step=int(named.group(1)) if named else None,
-            created_at=written_at,
+            step=step_in_name(directory.name),
+            created_at=listing.modified.get(MANIFEST_NAME),
             complete=not any(finding.severity is _ERROR for finding in findings),
             files=tuple(files),
             tensors=tuple(tensors),
@@ -121,37 +125,22 @@ class KtAdapter:
                 yield Finding("unlisted-pickle", _WARNING, message, entry.name)
 
 
-def _list(directory: Path) -> tuple[dict[str, int | None], float | None]:
-    """Return sizes by name (None: a link, which is not followed), and the manifest's time."""
-    try:
-        sizes: dict[str, int | None] = {}
-        for entry in sorted(fs.scan(directory), key=lambda each: each.name):
-            if entry.is_directory:
-                continue
-            found = None if entry.is_symlink else fs.identity(directory / entry.name)
-            sizes[entry.name] = found.size_bytes if found else None
-        manifest = fs.identity(directory / MANIFEST_NAME)
-    except PermissionError as error:
-        raise UnreadableCheckpoint(f"{directory}: {error.strerror}", path=str(directory)) from None
-    except OSError as error:
-        raise NoCheckpoint(f"{directory}: {error.strerror}", path=str(directory)) from None
-    return sizes, manifest.modified_at if manifest else None
-
-
 def _code_of(error: TornRead | UnreadableCheckpoint) -> str:
     if isinstance(error, TornRead):
         return error.finding_code or "bad-manifest"
     return "missing-file" if isinstance(error, NoCheckpoint) else "permission-denied"
 
 
-def _read_manifest(
-    directory: Path, entries: Mapping[str, int | None]
-) -> tuple[dict[str, Any], list[Finding]]:
-    if MANIFEST_NAME not in entries:
+def _read_manifest(listing: Listing) -> tuple[dict[str, Any], list[Finding]]:
+    notes = [each for each in listing.findings if each.severity is Severity.NOTE]
+    told = [each for each in listing.findings if each.file == MANIFEST_NAME]
+    if any(finding.severity is _ERROR for finding in told):
+        return {}, told
+    if MANIFEST_NAME not in listing.sizes:
         message = f"{MANIFEST_NAME}: not there; it is written last, so this save is not whole"
         return {}, [Finding("missing-file", _ERROR, message, MANIFEST_NAME)]
     try:
-        data = fs.read_bytes(directory / MANIFEST_NAME)
+        data = fs.read_bytes(listing.directory / MANIFEST_NAME)
         value = jsontext.parse(data, path=MANIFEST_NAME)
     except DuplicateKey as twice:
         return {}, [Finding("duplicate-key", _ERROR, twice.message, MANIFEST_NAME)]
@@ -162,7 +151,7 @@ def _read_manifest(
         return {}, [Finding(code, _ERROR, f"{MANIFEST_NAME}: {error.strerror}", MANIFEST_NAME)]
     if not isinstance(value, dict):
         return {}, [_bad(f"is a {type(value).__name__}, expected an object")]
-    return value, list(_manifest_findings(value))
+    return value, [*_manifest_findings(value), *notes]
 
 
 def _manifest_findings(manifest: Mapping[str, Any]) -> Iterator[Finding]:
@@ -183,8 +172,8 @@ def _manifest_findings(manifest: Mapping[str, Any]) -> Iterator[Finding]:
         yield _bad(f"does not list {FUSED_NAME}")
 
 
-def _entry_findings(name: str, told: Any, entries: Mapping[str, int | None]) -> Iterator[Finding]:
-    if name in ("", ".", "..") or set(name) & set("/\\\0"):
+def _entry_findings(name: str, told: Any, listing: Listing) -> Iterator[Finding]:
+    if not is_safe_name(name):
         message = f"{MANIFEST_NAME}: {name!r} is no plain file name"
         yield Finding("bad-entry-name", _ERROR, message, MANIFEST_NAME)
         return
@@ -194,14 +183,16 @@ def _entry_findings(name: str, told: Any, entries: Mapping[str, int | None]) -> 
         size = None
     if _hash_of(told) is None:
         yield _bad(f"{name}: sha256 is no hash of 64 hexadecimal digits")
-    if name not in entries:
+    there = listing.sizes.get(name)
+    blocked = [each for each in listing.findings if each.file == name and each.severity is _ERROR]
+    if blocked:
+        yield from blocked
+    elif there is None:
         yield Finding("missing-file", _ERROR, f"{name}: listed, not there", name)
-    elif entries[name] is None:
-        yield Finding("symlink", _ERROR, f"{name}: is a symbolic link", name)
-    elif entries[name] == 0 and size != 0:
+    elif there == 0 and size != 0:
         yield Finding("empty-file", _ERROR, f"{name}: is empty", name)
-    elif size is not None and entries[name] != size:
-        message = f"{name}: size {entries[name]} bytes, the manifest says {size}"
+    elif size is not None and there != size:
+        message = f"{name}: size {there} bytes, the manifest says {size}"
         yield Finding("size-mismatch", _ERROR, message, name)
 
 

@@ -3,14 +3,14 @@
 Told by names and sizes alone; no shard is opened.
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 
 from ckpt import fs, jsontext
 from ckpt.checkpoint import FileEntry, Finding, Leftover, Severity, State
-from ckpt.errors import DuplicateKey, NoCheckpoint, TornRead, UnreadableCheckpoint
+from ckpt.errors import DuplicateKey, TornRead
 from ckpt.formats.base import InnerGeneration
+from ckpt.formats.directory import Listing, list_files
 from ckpt.formats.kt_index import (
     INDEX_NAME,
     Index,
@@ -19,59 +19,25 @@ from ckpt.formats.kt_index import (
     parse_index,
     shard_name,
 )
+from ckpt.formats.kt_trainer import is_trainers
 
 
-@dataclass(frozen=True, slots=True)
-class Listing:
-    """The files of a directory: sizes by name (None: a link that leads nowhere), and the links.
+def list_shards(path: Path) -> Listing:
+    """List the directory of a checkpoint, or what of it belongs to an index file.
 
-    `names` are all of them; `sizes` holds only KT's own unless the whole directory was asked for.
+    An index in a run's own directory has thousands of neighbours; they are not looked at.
+
+    Raises:
+        NoCheckpoint: nothing is there.
+        UnreadableCheckpoint: it may not be listed.
     """
-
-    directory: Path
-    names: frozenset[str]
-    sizes: Mapping[str, int | None]
-    links: frozenset[str]
-    index_written_at: float | None
-
-    @classmethod
-    def of(cls, directory: Path, *, whole: bool = False) -> "Listing":
-        """List a directory; an index in a run's own directory has thousands of neighbours.
-
-        Raises:
-            NoCheckpoint: it is not there, or is no directory.
-            UnreadableCheckpoint: it may not be listed.
-        """
-        try:
-            entries = [entry for entry in fs.scan(directory) if not entry.is_directory]
-            found = {
-                entry.name: _look_at(directory / entry.name)
-                for entry in entries
-                if whole or is_ours(entry.name) or is_temporary(entry.name)
-            }
-        except PermissionError as error:
-            message = f"{directory}: {error.strerror}"
-            raise UnreadableCheckpoint(message, path=str(directory)) from None
-        except OSError as error:
-            message = f"{directory}: {error.strerror}"
-            raise NoCheckpoint(message, path=str(directory)) from None
-        index = found.get(INDEX_NAME)
-        return cls(
-            directory,
-            frozenset(entry.name for entry in entries),
-            {name: each.size_bytes if each else None for name, each in sorted(found.items())},
-            frozenset(entry.name for entry in entries if entry.is_symlink),
-            index.modified_at if index else None,
-        )
+    if path.name == INDEX_NAME:
+        return list_files(path.parent, only=_belongs_to_index)
+    return list_files(path)
 
 
-def _look_at(path: Path) -> fs.Identity | None:
-    try:
-        return fs.identity(path)
-    except PermissionError:
-        raise
-    except OSError:  # a link that leads to itself must not hide its neighbours
-        return None
+def _belongs_to_index(name: str) -> bool:
+    return is_ours(name) or is_temporary(name) or is_trainers(name)
 
 
 def is_ours(name: str) -> bool:
@@ -85,6 +51,9 @@ def read_index(listing: Listing) -> Index:
     Raises:
         TornRead: it does not parse.
     """
+    told = tuple(finding for finding in listing.findings if finding.file == INDEX_NAME)
+    if any(finding.severity is Severity.ERROR for finding in told):
+        return Index(findings=told)
     if INDEX_NAME not in listing.sizes:
         message = f"{INDEX_NAME}: not there; shards without it cannot be loaded"
         hint = "an index can be made anew from the shards' names and metadata"
@@ -118,7 +87,7 @@ def generations_in(listing: Listing, index: Index) -> tuple[InnerGeneration, ...
 
     A retired one has every layer of the index; without an index, every layer that any has.
     """
-    groups = group_shards(listing.sizes)
+    groups = group_shards((*listing.sizes, *listing.links))
     live = {
         generation
         for generation, layers in groups.items()
@@ -129,7 +98,7 @@ def generations_in(listing: Listing, index: Index) -> tuple[InnerGeneration, ...
     found = []
     for generation, layers in groups.items():
         files = tuple(
-            FileEntry(name, listing.sizes[name], listed=name in index.file_names)
+            FileEntry(name, listing.sizes.get(name), listed=name in index.file_names)
             for name in layers.values()
         )
         is_whole = expected <= layers.keys() and all(entry.size_bytes for entry in files)
@@ -149,7 +118,7 @@ def leftovers_in(listing: Listing, generations: tuple[InnerGeneration, ...]) -> 
             path = listing.directory / generation.files[0].name
             reason = f"generation {generation.id}: {share_of(generation, set())}, a save cut off"
             yield Leftover(path, "partial-generation", reason)
-    for name in listing.sizes:
+    for name in sorted(listing.sizes):
         if is_temporary(name):
             reason = "a save was cut off while it wrote this file"
             yield Leftover(listing.directory / name, "temporary-file", reason)

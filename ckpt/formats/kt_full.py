@@ -25,11 +25,12 @@ from ckpt.checkpoint import (
 )
 from ckpt.errors import NoCheckpoint, TornRead, UnreadableCheckpoint
 from ckpt.formats.base import Inside
+from ckpt.formats.directory import Listing, list_files
 from ckpt.formats.kt_directory import (
-    Listing,
     generations_in,
     is_ours,
     leftovers_in,
+    list_shards,
     read_index,
     share_of,
 )
@@ -104,9 +105,10 @@ class KtFull:
             return self._read_shard(path, depth)
         listing, index, shards = _settled(path)
         directory = listing.directory
-        trainer = read_trainer(directory, listing.names)
+        trainer = read_trainer(directory, listing.sizes.keys())
         findings = [*index.findings, *trainer.findings, *shards.findings]
         findings += _strays(listing, index)
+        findings += (each for each in listing.findings if each.severity is Severity.NOTE)
         is_damaged = any(
             finding.severity is _ERROR or finding.code == "generation-mismatch"
             for finding in findings
@@ -124,7 +126,7 @@ class KtFull:
             step=trainer.step,
             epoch=trainer.epoch,
             loss=trainer.loss,
-            created_at=trainer.saved_at or listing.index_written_at,
+            created_at=trainer.saved_at or listing.modified.get(INDEX_NAME),
             complete=not is_damaged,
             files=_entries(listing, index, is_whole_directory=path.name != INDEX_NAME),
             tensors=tuple(tensors),
@@ -143,7 +145,7 @@ class KtFull:
     def generations_inside(self, path: Path) -> Inside:
         """Tell the generations in a directory or beside an index by the names of their shards."""
         try:
-            listing = Listing.of(path.parent if path.name == INDEX_NAME else path)
+            listing = list_shards(path)
         except UnreadableCheckpoint:
             return Inside()
         try:
@@ -155,7 +157,7 @@ class KtFull:
 
     def _read_shard(self, path: Path, depth: Depth) -> Checkpoint:
         named = shard_name(path.name)
-        listing = Listing.of(path.parent)
+        listing = list_files(path.parent, only=path.name.__eq__)
         if named is None or path.name not in listing.sizes:
             raise NoCheckpoint(f"{path}: nothing is there", path=str(path))
         entry = FileEntry(path.name, listing.sizes[path.name])
@@ -189,10 +191,9 @@ def _code_of(error: TornRead | UnreadableCheckpoint) -> str:
 
 def _settled(path: Path) -> tuple[Listing, Index, _Shards]:
     """Look until index and shards fit: a save replaces the one and then removes the others."""
-    is_index = path.name == INDEX_NAME
     seen: str | None = None
     while True:
-        listing = Listing.of(path.parent if is_index else path, whole=not is_index)
+        listing = list_shards(path)
         index = read_index(listing)
         shards = _look_at_shards(listing, index)
         is_missing = any(finding.code == "missing-file" for finding in shards.findings)
@@ -210,9 +211,9 @@ def _look_at_shards(listing: Listing, index: Index) -> _Shards:
             continue
         size = listing.sizes.get(file)
         where = f"{file}: layer {shard.layer}"
-        if file in listing.links:
-            code = "symlink" if size is not None else "dangling-link"
-            findings.append(Finding(code, _ERROR, f"{where} is a symbolic link", file))
+        told = [finding for finding in listing.findings if finding.file == file]
+        if any(finding.severity is _ERROR for finding in told):
+            findings += told
         elif size is None:
             findings.append(Finding("missing-file", _ERROR, f"{where} is not there", file))
         elif size == 0:

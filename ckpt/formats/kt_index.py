@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ckpt.checkpoint import Finding, Severity
+from ckpt.manifest import is_safe_name
 
 INDEX_NAME = "kt_full_experts.index.json"
 FORMAT = "kt_full_experts"
@@ -84,11 +85,6 @@ def group_shards(names: Iterable[str]) -> dict[str, dict[int, str]]:
     return {generation: dict(sorted(layers.items())) for generation, layers in groups.items()}
 
 
-def is_basename(name: str) -> bool:
-    """Whether a name is one safe path component."""
-    return name not in ("", ".", "..") and not set(name) & set("/\\\0")
-
-
 def parse_index(value: Any) -> Index:
     """Read an index out of parsed JSON."""
     if not isinstance(value, dict):
@@ -135,7 +131,7 @@ def _parse_shard(layer: int, entry: Any) -> tuple[Shard, list[Finding]]:
         return Shard(layer, None, None, {}), [problem]
     findings: list[Finding] = []
     file, size = entry.get("file"), entry.get("size_bytes")
-    if not isinstance(file, str) or not is_basename(file):
+    if not isinstance(file, str) or not is_safe_name(file):
         message = f"{INDEX_NAME}: layer {layer}: {file!r} is no plain file name"
         findings.append(Finding("bad-entry-name", Severity.ERROR, message, INDEX_NAME))
         file = None

@@ -60,6 +60,12 @@ def read_trainer(directory: Path, names: Collection[str]) -> Trainer:
     )
 
 
+def is_trainers(name: str) -> bool:
+    """Whether a name is one that this module looks for."""
+    is_optimizers = name.startswith("optimizer.") or bool(_RANK_FILE.fullmatch(name))
+    return is_optimizers or name in (STATE_NAME, OPTIMIZER_INDEX)
+
+
 def checkpoint_step(name: str) -> int | None:
     """Return N of a directory name `checkpoint-N`, None for any other name."""
     match = _SUFFIX.fullmatch(name)
@@ -95,9 +101,7 @@ def _judge(
     if has_ranks and OPTIMIZER_INDEX not in names:
         message = f"{OPTIMIZER_INDEX}: not there; it marks the optimizer's rank files as whole"
         yield Finding("missing-file", Severity.ERROR, message, OPTIMIZER_INDEX)
-    has_optimizer = has_ranks or any(
-        name.startswith(("optimizer.", "global_step")) for name in names
-    )
+    has_optimizer = has_ranks or any(name.startswith("optimizer.") for name in names)
     if suffix is not None and not has_optimizer and OPTIMIZER_INDEX not in names:
         message = "no optimizer state: these weights can be loaded, not resumed exactly"
         yield Finding("no-optimizer", Severity.NOTE, message)
