@@ -78,15 +78,15 @@ class MonitorApp(App[None]):
             for text in news(before.view, after.view):
                 self.ring(text)
 
+    def _display(self, screen: Screen[Any], renderable: RenderableType | None) -> None:
+        """Send of a partial repaint only the spans that changed."""
+        super()._display(screen, exact(renderable))
+
     def ring(self, text: str) -> None:
         """Ring the bell, and tell terminals that can show a notification (OSC 9)."""
         self.bell()
         if self._driver is not None:
             self._driver.write(f"\x1b]9;{visible(text)}\x07")
-
-    def _display(self, screen: Screen[Any], renderable: RenderableType | None) -> None:
-        """Send of a partial repaint only the spans that changed."""
-        super()._display(screen, exact(renderable))
 
     def open_checkpoint(self, path: Path) -> None:
         """Show a checkpoint: the screen at once, its contents once another thread read them."""

@@ -15,10 +15,10 @@ from ckpt.errors import CheckpointError
 from ckpt.view import RunView, Warned
 
 if TYPE_CHECKING:
-    from ckpt.sources import RunReader
     from ckpt.watch import Watcher
 
     from ckpt.run import RunEvent
+    from ckpt.sources import RunReader
 
 JUDGE_EVERY_S = 5.0  # a stall shows itself by time passing, not by a file changing
 AGES_EVERY_S = 60.0
@@ -79,8 +79,9 @@ class Feed:
                 self._stopped.wait(RETRY_AFTER_S)
 
     def _follow(self) -> None:
-        from ckpt.sources import RunReader
         from ckpt.watch import Watcher
+
+        from ckpt.sources import RunReader
 
         reader = RunReader(self._run_dir, record_samples=not self._is_read_only)
         self._view = RunView(run=self._run_dir)
@@ -89,14 +90,11 @@ class Feed:
         try:
             while not self._stopped.is_set():
                 watcher.watch(reader.targets)
-                changed = watcher.wait(0.0 if reader.has_more else self._rest_s())
+                changed = watcher.wait(self._rest_s(reader))
                 if self._stopped.is_set():
                     return
                 self._view = replace(self._view, watching=watcher.watching)
-                if changed or reader.has_more:
-                    self._read(reader, changed)
-                else:
-                    self._rest()
+                self._read(reader, changed)
         finally:
             watcher.stop()
 
@@ -121,25 +119,27 @@ class Feed:
         had_fault, self._fault = self._fault is not None, None
         self._publish(self._view, now, is_forced=bool(batch) or had_fault)
 
-    def _rest(self) -> None:
-        """Nothing changed: judge by the clock, and move the ages on when a minute is over."""
-        now = time.time()
-        self._publish(self._view, now, is_forced=not 0 <= now - self._ages_from < AGES_EVERY_S)
-
-    def _rest_s(self) -> float:
-        until_ages = self._ages_from + AGES_EVERY_S - time.time()
-        return max(0.2, min(JUDGE_EVERY_S, until_ages))
+    def _rest_s(self, reader: "RunReader") -> float:
+        """How long nothing needs to be done unless a file changes."""
+        if reader.has_more:
+            return 0.0
+        due = [self._ages_from + AGES_EVERY_S]
+        if reader.retry_at is not None:
+            due.append(reader.retry_at)
+        return max(0.05, min(JUDGE_EVERY_S, min(due) - time.time()))
 
     def _publish(self, view: RunView, now: float, *, is_forced: bool = False) -> None:
-        """Judge and hand on, unless a glance at the clock told nothing that words would show."""
+        """Judge and hand on, unless nothing came and the clock changed no verdict and no age."""
         from ckpt.health import judge
 
         judged = judge(view, now)
         if self._fault is not None:
             judged = replace(judged, warnings=(self._fault, *judged.warnings))
-        if not is_forced and self._posted is not None and _says_the_same(self._posted, judged):
+        is_minute_over = not 0 <= now - self._ages_from < AGES_EVERY_S
+        is_news = is_forced or is_minute_over or self._posted is None
+        if not is_news and self._posted is not None and _says_the_same(self._posted, judged):
             return
-        if not 0 <= now - self._ages_from < AGES_EVERY_S:
+        if is_minute_over:
             self._ages_from = now
         self._posted = judged
         self._post(Shown(judged, self._ages_from))

@@ -29,6 +29,7 @@ class CommandScreen(Screen[None], inherit_bindings=False):
     """
 
     where: ClassVar[Where]
+    most_lines_said: ClassVar[int] = 2
     AUTO_FOCUS = None
     ALLOW_SELECT = False
 
@@ -175,16 +176,17 @@ class CommandScreen(Screen[None], inherit_bindings=False):
         self.foot.paint([*self._wrapped(said), keys])
 
     def _wrapped(self, said: tuple[Cell, ...]) -> list[tuple[Cell, ...]]:
-        """Break what is said into two lines where it is too long and the window is high enough."""
+        """Break what is said at its words where it is too long and the window is high enough."""
         text = "".join(cell.text for cell in said).strip()
-        room = self.size.width - 1
-        if self.size.height < ROOMY or cell_len(text) <= room:
+        room = self.size.width - 4
+        if self.size.height < ROOMY or cell_len(text) <= room + 2:
             return [said]
-        at = text.rfind(" ", 0, room)
-        if at <= 0 or not text.isascii():
-            at = len(set_cell_size(text, room).rstrip())
+        parts = wrapped(text, room)
+        if len(parts) > self.most_lines_said:
+            parts = [*parts[: self.most_lines_said - 1], parts[self.most_lines_said - 1] + " …"]
+        indents = [" ", *["   "] * len(parts)]
         tone = said[-1].tone
-        return [(Cell(" " + text[:at], tone),), (Cell("   " + text[at:].strip(), tone),)]
+        return [(Cell(a + part, tone),) for a, part in zip(indents, parts, strict=False)]
 
     # ---- sizes and the filter -------------------------------------------------------------------
 
@@ -235,3 +237,15 @@ class CommandScreen(Screen[None], inherit_bindings=False):
     def _run_found(self, name: str | None) -> None:
         if name is not None:
             self.action_command(name)
+
+
+def wrapped(text: str, width: int) -> list[str]:
+    """Break text into lines of at most `width` terminal cells, at blanks where there are any."""
+    parts = []
+    while cell_len(text) > width:
+        longest = set_cell_size(text, width).rstrip()
+        at = text.rfind(" ", 0, len(longest) + 1)
+        at = at if at > width // 3 else max(1, len(longest))
+        parts.append(text[:at].rstrip())
+        text = text[at:].strip()
+    return [*parts, text] if text else parts

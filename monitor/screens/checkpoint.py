@@ -32,7 +32,7 @@ from ckpt.present import (
 from monitor.commands import Where, bindings_of
 from monitor.screens.base import CommandScreen
 from monitor.widgets.painted import PaintedLines
-from monitor.widgets.row_table import Table
+from monitor.widgets.row_table import RowTable, Table
 
 
 class Pane(StrEnum):
@@ -64,6 +64,7 @@ class CheckpointScreen(CommandScreen):
     """Files, tensors, metadata and settings, findings; `tab` goes from one to the next."""
 
     where = Where.CHECKPOINT
+    most_lines_said = 5
     BINDINGS: ClassVar[list[BindingType]] = [*bindings_of(Where.CHECKPOINT)]
 
     class Read(Message):
@@ -120,6 +121,22 @@ class CheckpointScreen(CommandScreen):
     def path_to_copy(self) -> str:
         """The checkpoint's own path."""
         return self.path
+
+    def on_row_table_selected(self, event: RowTable.Selected) -> None:
+        """Say in full what the cursor is on."""
+        event.stop()
+        self.share_window()
+
+    def line_to_say(self) -> tuple[Cell, ...]:
+        """The row under the cursor in full: a table cuts what is too long."""
+        row = self.table.selected_row
+        if row is None or self.pane is Pane.TENSORS:
+            return ()
+        if self.pane is Pane.FINDINGS:
+            where, what = row.cells[-2], row.cells[-1]
+            is_told = where.text in what.text
+            return (Cell(" "), what if is_told else Cell(f"{where.text}: {what.text}", what.tone))
+        return (Cell(" "), Cell("  ".join(cell.text for cell in row.cells if cell.text), Tone.DIM))
 
     def share_window(self) -> None:
         """The head and the foot take what they need, the table the rest."""

@@ -113,7 +113,12 @@ class RowTable(PaintedLines):
     @property
     def selected_key(self) -> str | None:
         """The key of the row that the cursor is on."""
-        return self._shown[self._cursor].key if self._cursor < len(self._shown) else None
+        return None if self.selected_row is None else self.selected_row.key
+
+    @property
+    def selected_row(self) -> Row | None:
+        """The row that the cursor is on; None while there is none."""
+        return self._shown[self._cursor] if self._cursor < len(self._shown) else None
 
     @property
     def row_count(self) -> int:
