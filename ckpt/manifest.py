@@ -4,22 +4,23 @@ Turns its bytes into a value plus findings, and builds the bytes of a new one. K
 manifest says, never what lies on the disk beside it.
 """
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any
-
-from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr, ValidationError
+from typing import TYPE_CHECKING, Any
 
 from ckpt import jsontext
 from ckpt.checkpoint import NOTHING, Finding, Severity
 from ckpt.errors import DuplicateKey, TornRead
 
+if TYPE_CHECKING:
+    from pydantic import ValidationError
+
+    from ckpt.manifest_model import Model
+
 NAME = "manifest.json"
 VERSION = 1
 REQUIRED = ("meta.json", "config.json", "model.safetensors")
 EXTENSION = "ckpt"
-_SHA256 = re.compile(r"[0-9a-fA-F]{64}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +76,12 @@ def read_manifest(data: bytes) -> Manifest:
     if version != VERSION:
         text = f"{NAME}: made by a newer version ({version}), this program reads {VERSION}"
         return _unusable("unsupported-version", text)
+    from pydantic import ValidationError
+
+    from ckpt.manifest_model import Model
+
     try:
-        return _from_model(_Model.model_validate(value))
+        return _from_model(Model.model_validate(value))
     except ValidationError as error:
         return Manifest(findings=tuple(_findings_of(error)))
 
@@ -113,36 +118,7 @@ def is_safe_name(name: str) -> bool:
     return bool(name) and name not in (".", "..") and "/" not in name and "\0" not in name
 
 
-Size = Annotated[StrictInt, Field(ge=0)]
-
-
-class _File(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="allow")
-    size: Size
-    sha256: Annotated[StrictStr, Field(pattern=_SHA256.pattern, min_length=64, max_length=64)]
-
-
-class _Extension(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="allow")
-    v: StrictInt = 1
-    generation: StrictStr | None = None
-    parent: StrictStr | None = None
-    chunk_bytes: Annotated[StrictInt, Field(ge=1)] | None = None
-    chunks: dict[StrictStr, tuple[StrictStr, ...]] = Field(default_factory=dict)
-
-
-class _Model(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="allow")
-    format_version: StrictInt
-    created_at: StrictStr | None = None
-    optimizer_step: StrictInt | None = None
-    policy_version: StrictInt | None = None
-    tensors: tuple[StrictStr, ...]
-    files: dict[StrictStr, _File]
-    ckpt: _Extension | None = None
-
-
-def _from_model(model: _Model) -> Manifest:
+def _from_model(model: "Model") -> Manifest:
     findings = []
     files = {}
     for name, entry in model.files.items():
@@ -153,7 +129,7 @@ def _from_model(model: _Model) -> Manifest:
             findings.append(_error("bad-entry-name", text))
     missing = [name for name in REQUIRED if name not in files]
     findings += [_error("bad-manifest", f"{NAME}: does not list {name}") for name in missing]
-    extension = model.ckpt or _Extension()
+    extension = model.extension
     return Manifest(
         created_at=model.created_at,
         optimizer_step=model.optimizer_step,
@@ -168,7 +144,7 @@ def _from_model(model: _Model) -> Manifest:
     )
 
 
-def _findings_of(error: ValidationError) -> Iterable[Finding]:
+def _findings_of(error: "ValidationError") -> Iterable[Finding]:
     for problem in error.errors(include_url=False, include_input=True):
         where = ".".join(str(part) for part in problem["loc"])
         text = f"{NAME}: {where}: {problem['msg']}, found {problem.get('input')!r:.60}"
