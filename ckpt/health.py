@@ -59,7 +59,7 @@ def silence_s(view: RunView, now: float) -> float | None:
 
 def stall_after_s(view: RunView) -> float | None:
     """Return after how much silence the run counts as stalled; None: not learned yet."""
-    source = _speaker(view)
+    source = _learned(view)
     if source is None or source.cadence_s is None or source.longest_gap_s is None:
         return None
     if source.writes_only_at_saves and source.longest_gap_s < 1:
@@ -71,12 +71,20 @@ def stall_after_s(view: RunView) -> float | None:
 
 
 def _speaker(view: RunView) -> Source | None:
-    """The source that changed last, the one with the shortest cadence of those that did."""
-    told = [source for source in view.sources if source.values and source.modified_at is not None]
-    newest = max((source.modified_at or 0.0 for source in told), default=0.0)
-    recent = [s for s in told if (s.modified_at or 0.0) >= newest - FRESH_S]
-    order = {s.path: (s.writes_only_at_saves, s.cadence_s or math.inf) for s in recent}
-    return min(recent, key=lambda source: order[source.path], default=None)
+    """The source of progress that changed last."""
+    told = [source for source in view.sources if source.values]
+    return max(told, key=lambda source: source.modified_at or 0.0, default=None)
+
+
+def _learned(view: RunView) -> Source | None:
+    """The source with the shortest learned cadence, of those that changed with the last one."""
+    newest = max((source.modified_at or 0.0 for source in view.sources), default=0.0)
+    recent = [
+        source
+        for source in view.sources
+        if source.cadence_s is not None and (source.modified_at or 0.0) >= newest - FRESH_S
+    ]
+    return min(recent, key=lambda source: source.cadence_s or 0.0, default=None)
 
 
 def _age(source: Source, now: float) -> float | None:
@@ -129,8 +137,8 @@ def _dead(view: RunView, silence: float | None) -> Health | None:
     process = view.process
     if process.is_alive is not False:
         return None
-    source = _speaker(view)
-    usual = source.cadence_s if source is not None and source.cadence_s is not None else 0.0
+    source = _learned(view)
+    usual = source.cadence_s or 0.0 if source is not None else 0.0
     if silence is not None and silence < max(AFTERLIFE_S, 3 * usual) and _was_seen_to_move(view):
         return None  # somebody goes on writing: the record is of an older process
     reasons = [f"process {process.pid} on this host ({process.host}) is gone"]
@@ -210,10 +218,12 @@ def _evaluating(view: RunView, silence: float | None, pace: Pace | None) -> Heal
 
 
 def _stalled(view: RunView, silence: float | None) -> Health | None:
-    limit, source = stall_after_s(view), _speaker(view)
-    if limit is None or silence is None or source is None or silence <= limit:
+    limit, source, learned = stall_after_s(view), _speaker(view), _learned(view)
+    if limit is None or silence is None or source is None or learned is None:
         return None
-    usual = f"it changes every {_interval(source.cadence_s or 0.0)}"
+    if silence <= limit:
+        return None
+    usual = f"it changes every {_interval(learned.cadence_s or 0.0)}"
     reasons = [f"{_name(source)} has not changed for {span(silence)}; {usual}"]
     if source.writes_only_at_saves:
         reasons.append("the trainer writes only at saves")

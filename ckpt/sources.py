@@ -154,6 +154,7 @@ class RunReader:
         if is_wide:
             yield from self._look_at_slots()
             yield from self._list_below()
+            self._astrai.paths, self._trainer.paths = self._paths_of_merged()
             yield from self._read_files(changed, now, is_wide=True)
         yield from self._look_at_staging(now)
         for merged in (self._astrai, self._trainer):
@@ -266,7 +267,7 @@ class RunReader:
             return
         others = len(self._files) > len(states) or self._astrai.is_found or self._trainer.is_found
         if not others:
-            yield from self._samples.add(states[0].seen, now)
+            yield from self._samples.add(states[0].seen, states[0].path, now)
 
     # ---- checkpoints ---------------------------------------------------------------------------
 
@@ -282,7 +283,6 @@ class RunReader:
         if slots != self._slots:
             self._slots = slots
             yield SlotsScanned(slots, self._saving_at)
-        self._astrai.paths, self._trainer.paths = self._paths_of_merged()
         yield from self._notice("set", tuple(self._set_warnings()))
 
     def _set_warnings(self) -> Iterator[Warned]:

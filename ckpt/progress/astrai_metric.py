@@ -93,15 +93,13 @@ class AstraiMetrics:
         if not self._processes or not self._found:
             return
         newest = self._processes[-1].longest
-        rows: list[Row] = []
         error = None
         try:
-            rows = self._take()
+            for path, rows in self._take():
+                yield RowsRead(KIND, rows, str(path), restarts=self._replaces)
+                self._replaces = False
         except OSError as wrong:
             error = f"{newest.path}: {sentence(wrong)}"
-        if rows:
-            yield RowsRead(KIND, rows, str(newest.path), restarts=self._replaces)
-            self._replaces = False
         yield SourceRead(self._described(newest, now, error))
 
     def _wants(self, process: _Process) -> bool:
@@ -162,9 +160,8 @@ class AstraiMetrics:
                 process.file = LineFile(process.longest.path)
         self._processes = processes
 
-    def _take(self) -> list[Row]:
-        """Read on, at most a slice in all."""
-        rows: list[Row] = []
+    def _take(self) -> Iterator[tuple[Path, list[Row]]]:
+        """Read on, at most a slice in all; yield the new rows of each process."""
         budget = SLICE_BYTES
         for process in self._processes:
             if budget <= 0 or not self._wants(process):
@@ -177,8 +174,8 @@ class AstraiMetrics:
                 self._stopped_at[process.longest.path] = process.longest.identity.size_bytes
             if is_first and taken:
                 taken[0] = taken[0]._replace(begins_segment=True)
-            rows += taken
-        return rows
+            if taken:
+                yield process.longest.path, taken
 
     def _described(self, newest: _Found, now: float, error: str | None) -> Source:
         facts = dict(self._records.facts)

@@ -6,7 +6,6 @@ long as the watching. The file is read once: afterwards we see the same as any o
 
 from collections.abc import Iterator
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from ckpt import fs, jsontext
@@ -22,7 +21,10 @@ _KEPT = ("loss", "best_loss", "learning_rate", "grad_norm")
 
 
 class Samples:
-    """The samples of one run. `records` is False where the run must not be written to."""
+    """The samples of one run. `records` is False where the run must not be written to.
+
+    The rows belong to the state file that they were taken from, whose values they repeat.
+    """
 
     def __init__(self, run_dir: Path, path: Path, *, records: bool) -> None:
         self.path = path
@@ -32,40 +34,40 @@ class Samples:
         self._last: tuple[int, float] | None = None
         self._is_loaded = False
 
-    def add(self, seen: Seen, now: float) -> Iterator[RunEvent]:
+    def add(self, seen: Seen, state_path: Path, now: float) -> Iterator[RunEvent]:
         """Yield a new sample, and append it to the file, when the state has moved on.
 
         The first call yields what was sampled before.
         """
+        key = str(state_path)
         if not self._is_loaded:
             self._is_loaded = True
-            yield from self._load(now)
+            yield from self._load(key, now)
         step, at = int(seen.values["step"]), seen.at
         if self._last is not None and (step == self._last[0] or at <= self._last[1]):
             return
         values = {name: seen.values[name] for name in _KEPT if name in seen.values}
         row = Row(step, at, values)
         self._note(row)
+        yield RowsRead(key, [row], key)
         if self._records:
-            self._append(row)
-        yield RowsRead(str(self.path), [row], str(self.path))
-        yield self._source({**values, "step": step}, at, now)
+            self._records = self._append(row)  # what cannot be written to is watched all the same
+        if self._records:
+            yield self._source(now)
 
-    def _load(self, now: float) -> Iterator[RunEvent]:
+    def _load(self, key: str, now: float) -> Iterator[RunEvent]:
         try:
             with fs.File(self.path) as file:
                 size = file.identity().size_bytes
                 data = file.read_at(max(0, size - READ_BYTES), READ_BYTES)
         except OSError:
             return
-        records = SampleRecords()
-        whole = data[: data.rfind(b"\n") + 1]
-        rows = records.rows(whole.split(b"\n"))
+        rows = SampleRecords().rows(data[: data.rfind(b"\n") + 1].split(b"\n"))
         for row in rows:
             self._note(row)
         if rows:
-            yield RowsRead(str(self.path), rows, str(self.path), restarts=True)
-            yield self._source(records.facts, rows[-1].time, now)
+            yield RowsRead(key, rows, key, restarts=True)
+            yield self._source(now)
 
     def _note(self, row: Row) -> None:
         if self._last is not None and row.step < self._last[0]:
@@ -73,26 +75,24 @@ class Samples:
         self._cadence.note(row.time)
         self._last = (row.step, row.time)
 
-    def _append(self, row: Row) -> None:
+    def _append(self, row: Row) -> bool:
         from ckpt import control
 
-        line = {"step": row.step, "time": row.time}
         finite = {name: jsontext.finite_or_none(value) for name, value in row.values.items()}
         lost = [name for name, value in finite.items() if value is None]
-        record: dict[str, Any] = {**line, **finite, **({"nonfinite": lost} if lost else {})}
-        if not control.append_sample(self._run_dir, record):
-            self._records = False  # a run that cannot be written to is watched all the same
+        record: dict[str, Any] = {"step": row.step, "time": row.time, **finite}
+        if lost:
+            record["nonfinite"] = lost
+        return control.append_sample(self._run_dir, record)
 
-    def _source(self, facts: dict[str, Any], at: float, now: float) -> SourceRead:
-        values = MappingProxyType(dict(facts))
+    def _source(self, now: float) -> SourceRead:
         return SourceRead(
             Source(
                 str(self.path),
                 KIND,
-                at,
+                self._last[1] if self._last else None,
                 now,
                 cadence_s=self._cadence.median_s,
                 longest_gap_s=self._cadence.longest_s,
-                values=values,
             )
         )
