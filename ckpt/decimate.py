@@ -8,10 +8,10 @@ from the later segment's first step on) is kept apart, and never mixed with what
 import math
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from ckpt.series import Series, key_of
+from ckpt.series import Series, step_of
 
 CAPACITY = 4096
 """Buckets at most: what a screen shows without zoom is made from buckets, not from points."""
@@ -163,7 +163,7 @@ class Decimation:
             self._fit(self.series.point(stop - 1).step)
             self._line[-1] = replace(self._line[-1], stop=stop)
             self.length = stop
-            self._absorb(self.kept, self.bits, _Piece(point.segment, start, stop))
+            self._absorb(self.kept, _Piece(point.segment, start, stop))
 
     def columns(self, first: int, bits: int, count: int) -> Columns:
         """Return the columns of a stretch of steps, from the points where ours are too wide."""
@@ -227,7 +227,7 @@ class Decimation:
             self._overtaken += overtaken
             self._cut_kept(step >> self.bits)
             for piece in overtaken:
-                self._absorb(self.orphaned, self.bits, piece)
+                self._absorb(self.orphaned, piece)
         self._line.append(_Piece(segment, self.length, self.length))
 
     def _cut_kept(self, bucket: int) -> None:
@@ -237,29 +237,38 @@ class Decimation:
             start = self._index_in(piece, bucket << self.bits)
             if start == piece.stop:
                 break
-            self._absorb(self.kept, self.bits, replace(piece, start=start))
+            self._absorb(self.kept, replace(piece, start=start))
 
     def _window(self, pieces: Iterable[_Piece], first: int, bits: int, count: int) -> Extremes:
         window = Extremes(first, count)
         for piece in pieces:
             start = self._index_in(piece, first << bits)
             stop = self._index_in(piece, (first + count) << bits)
-            self._absorb(window, bits, _Piece(piece.segment, start, stop))
+            for step, values, index in self._slices(replace(piece, start=start, stop=stop), bits):
+                if first <= step >> bits < first + count:
+                    window.absorb(step >> bits, values, index)
         return window
 
     def _index_in(self, piece: _Piece, step: int) -> int:
         index = self.series.index_of(piece.segment, step)
         return min(max(index, piece.start), piece.stop)
 
-    def _absorb(self, into: Extremes, bits: int, piece: _Piece) -> None:
-        base = key_of(piece.segment, 0)
+    def _absorb(self, into: Extremes, piece: _Piece) -> None:
+        for step, values, index in self._slices(piece, self.bits):
+            self._fit(step)  # a point that is out of order must not ask for a bucket far away
+            into.absorb(step >> self.bits, values, index)
+
+    def _slices(self, piece: _Piece, bits: int) -> "Iterator[tuple[int, array[float], int]]":
+        """Yield the points by bucket: the first one's step, all values, the first one's index."""
         index = piece.start
         for keys, values in self.series.runs(piece.start, piece.stop):
             at = 0
             while at < len(keys):
-                bucket = (keys[at] - base) >> bits
-                end = bisect_left(keys, base + ((bucket + 1) << bits), at + 1)
-                into.absorb(bucket, values[at:end], index + at)
+                key = keys[at]
+                step = step_of(key)
+                beyond = key - step + (((step >> bits) + 1) << bits)
+                end = bisect_left(keys, beyond, at + 1)
+                yield step, values[at:end], index + at
                 at = end
             index += len(keys)
 

@@ -22,6 +22,11 @@ def key_of(segment: int, step: int) -> int:
     return (segment << _STEP_BITS) + step
 
 
+def step_of(key: int) -> int:
+    """Return the step that a key holds."""
+    return key & _STEP_MASK
+
+
 @dataclass(frozen=True, slots=True)
 class Point:
     """One recorded value. `value` may be NaN or infinite: that is the news, never dropped.

@@ -12,6 +12,11 @@ from textual._compositor import ChopsUpdate
 class SpansUpdate(ChopsUpdate):
     """Textual's partial update, cropped at the left of each span as well as at its right."""
 
+    @classmethod
+    def of(cls, update: ChopsUpdate) -> "SpansUpdate":
+        """Make the same update of fewer characters."""
+        return cls(update.chops, update.spans, update.chop_ends)
+
     def render_segments(self, console: Console) -> str:
         """Return the characters to send."""
         sequences: list[str] = []
@@ -27,6 +32,4 @@ class SpansUpdate(ChopsUpdate):
 
 def exact(update: RenderableType | None) -> RenderableType | None:
     """Return a partial update that sends its spans only; anything else as it is."""
-    if type(update) is not ChopsUpdate:
-        return update
-    return SpansUpdate(update.chops, update.spans, update.chop_ends)
+    return SpansUpdate.of(update) if type(update) is ChopsUpdate else update

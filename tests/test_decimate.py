@@ -218,3 +218,17 @@ def test_points_of_a_stretch_are_found_across_chunks() -> None:
     assert lengths == [(96, 96), (4096, 4096), (108, 108)]
     keys = [key for part, _ in series.runs(4000, 8300) for key in part]
     assert all(before < after for before, after in pairwise(keys))
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(0, (1 << 48) - 1), VALUES), max_size=40),
+    st.integers(0, 47),
+)
+def test_points_out_of_order_cost_no_more_and_none_is_lost(points: Points, bits: int) -> None:
+    decimation = decimated(points, 8)
+    assert len(decimation.kept) <= 8
+    assert len(decimation.orphaned) <= 8
+    assert len(decimation.columns(0, bits, 100).kept) == 100
+    finite = [value for _, _, value in points if math.isfinite(value)]
+    both = [*decimation.kept.highs, *decimation.orphaned.highs]
+    assert max(both, default=-INF) == max(finite, default=-INF)

@@ -99,11 +99,14 @@ def _round_up(value: float) -> float:
 
 def _label(value: float, step: float, largest: float) -> str:
     """Spell a tick with the digits that tell it from its neighbours."""
-    value = 0.0 if abs(value) < step / 2 else value
+    if abs(value) < step / 2:
+        value = 0.0
     power = math.floor(math.log10(step) + 1e-9)
     if largest < 1e6 and power >= -4:
         return f"{value:.{max(0, -power)}f}"
-    digits = 0 if value == 0 else math.floor(math.log10(abs(value)) + 1e-9) - power
+    if value == 0:
+        return "0"
+    digits = math.floor(math.log10(abs(value)) + 1e-9) - power
     return _short(f"{value:.{max(0, digits)}e}")
 
 

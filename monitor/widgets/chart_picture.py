@@ -349,14 +349,15 @@ def _draw_legend(
 ) -> None:
     """Write what is shown and how; on a narrow screen what explains itself goes first."""
     grid.write(1, 0, scene.title, canvas.TITLE)
-    left = "  " + _how(layout.glyphs, plot, scene)
+    left = f"  {layout.glyphs.curve} {_how(layout.glyphs, plot, scene)}"
     start = 1 + len(scene.title)
     grid.write(start, 0, left, canvas.FAINT)
-    room = layout.width - start - len(left) - 2
+    grid.put(start + 2, 0, layout.glyphs.curve, canvas.CURVE)
+    room = layout.width - start - len(left) - 1
     items = list(_explained(layout.glyphs, plot, drawn))
     while items and sum(len(text) + 2 for text, _ in items) > room:
         items.pop(0)
-    at = layout.width - sum(len(text) + 2 for text, _ in items)
+    at = layout.width + 1 - sum(len(text) + 2 for text, _ in items)
     for text, kind in items:
         grid.write(at, 0, text, canvas.FAINT)
         grid.put(at, 0, text[0], kind)
@@ -374,7 +375,7 @@ def _how(glyphs: Glyphs, plot: _Plot, scene: Scene) -> str:
         parts.append(_reading(glyphs, plot, look.cursor))
     if plot.note is not None:
         parts.append(plot.note)
-    return f"{glyphs.curve} " + f" {glyphs.dot} ".join(parts)
+    return f" {glyphs.dot} ".join(parts)
 
 
 def _reading(glyphs: Glyphs, plot: _Plot, cursor: int) -> str:
@@ -412,7 +413,7 @@ def _summary(scene: Scene) -> str:
     if scene.curve is None or not scene.curve.length:
         return f" no {scene.title} recorded yet"
     point = scene.curve.series.point(scene.curve.length - 1)
-    return f" {scene.title} {loss(point.value)} at step {integer(point.step)}"
+    return f" {scene.title} {loss(point.value)} @ {integer(point.step)}"
 
 
 def _words(text: str, width: int, height: int) -> tuple[Line, ...]:
