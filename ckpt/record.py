@@ -146,7 +146,7 @@ class Recorder:
             full_meta["loss"] = loss
 
         def write(staging: Path) -> None:
-            write_checkpoint(staging, full_meta, self._config, buffers)
+            write_checkpoint(staging, full_meta, self._config, buffers, slot=target.name)
 
         try:
             drive(publish_new(target, write))

@@ -1,0 +1,192 @@
+"""One payload as names, stat and small JSON tell it, kept until something of it changed.
+
+Looking again costs a stat of the directory and of the one file that is rewritten in place; the
+rest is trusted while these are the same and were not changed just before they were looked at.
+"""
+
+import hashlib
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TypeAlias
+
+from ckpt import fs
+from ckpt.checkpoint import Finding, Glance, Severity
+from ckpt.control import Stamp, stamp_of
+from ckpt.errors import CheckpointError
+from ckpt.formats import format_of
+from ckpt.formats.base import NOTHING_INSIDE, Format, Inside, generations_inside
+
+SETTLED_S = 2.0
+"""Times of a file system may be this coarse: what changed later than that is looked at again."""
+
+MANIFEST_NAMES = ("manifest.json", "kt_adapter_manifest.json")
+_REWRITTEN_IN_PLACE = (*MANIFEST_NAMES, "trainer_state.json", "kt_full_experts.index.json")
+_ADDED_LATER = ("metric.jsonl", "tokenizer")
+_MAX_SMALL_JSON_BYTES = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Payload:
+    """What lies at a path: `format` None when none claims it, `glance` None when it is no slot.
+
+    `names` are the files and links of a directory (of a file: none); `error` says why the path
+    cannot be looked at; `stamp` is None where it was not asked for.
+    """
+
+    path: Path
+    format: Format | None = None
+    glance: Glance | None = None
+    inside: Inside = NOTHING_INSIDE
+    id: str = ""
+    names: tuple[str, ...] = ()
+    has_subdirectories: bool = False
+    error: OSError | None = None
+    stamp: Stamp | None = None
+
+
+def look(path: Path, *, with_stamp: bool = False) -> Payload:
+    """Look at one path now; what is wrong with it is inside the answer."""
+    return _look(path, with_stamp=with_stamp)[0]
+
+
+class Payloads:
+    """Payloads by path, looked at again only when they may have changed."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, _Known] = {}
+        self._seen: set[str] = set()
+
+    def look(self, path: str, *, with_stamp: bool = False) -> Payload:
+        """Return the payload at a path; the same object as long as nothing of it changed."""
+        self._seen.add(path)
+        known = self._known.get(path)
+        if known is not None and known.is_good(with_stamp=with_stamp):
+            return known.payload
+        looked_at = time.time()
+        payload, watched = _look(Path(path), with_stamp=with_stamp)
+        if known is not None and known.payload == payload:
+            payload = known.payload
+        self._known[path] = _Known(payload, watched, looked_at)
+        return payload
+
+    def forget(self, path: str) -> None:
+        """Look at that path anew the next time, whatever its times say."""
+        known = self._known.get(path)
+        if known is not None:
+            self._known[path] = _Known(known.payload, known.watched, 0.0)
+
+    def drop_unseen(self) -> None:
+        """Forget the paths that were not asked for since the last call."""
+        for path in self._known.keys() - self._seen:
+            del self._known[path]
+        self._seen.clear()
+
+
+_Watched: TypeAlias = tuple[tuple[str, fs.Identity | None], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    payload: Payload
+    watched: _Watched
+    looked_at: float
+
+    def is_good(self, *, with_stamp: bool) -> bool:
+        if self.payload.error is not None or (with_stamp and self.payload.stamp is None):
+            return False
+        return is_settled(self.watched, self.looked_at) and _is_same(self.watched)
+
+
+def is_settled(watched: Iterable[tuple[str, fs.Identity | None]], looked_at: float) -> bool:
+    """Whether nothing was changed so shortly before the look that times would not tell."""
+    return all(
+        found is None or looked_at - max(found.mtime_ns, found.ctime_ns) / 1e9 > SETTLED_S
+        for _, found in watched
+    )
+
+
+def first_error(findings: Iterable[Finding]) -> Finding | None:
+    """Return the first finding of severity error."""
+    return next((each for each in findings if each.severity is Severity.ERROR), None)
+
+
+def _is_same(watched: _Watched) -> bool:
+    try:
+        return all(fs.identity(path) == found for path, found in watched)
+    except OSError:
+        return False
+
+
+def _look(path: Path, *, with_stamp: bool) -> tuple[Payload, _Watched]:
+    try:
+        root = fs.identity(path)
+        names: tuple[str, ...] = ()
+        has_subdirectories = False
+        watched: _Watched = ((str(path), root),)
+        if root is not None and root.is_directory:
+            entries = fs.scan(path)
+            names = tuple(sorted(entry.name for entry in entries if not entry.is_directory))
+            has_subdirectories = len(names) < len(entries)
+            hot = [f"{path}/{name}" for name in _REWRITTEN_IN_PLACE if name in names]
+            watched += tuple((name, fs.identity(name)) for name in hot)
+        stamp = _stamp(path, names) if with_stamp else None
+    except OSError as error:
+        return Payload(path, error=error), ()
+    payload = Payload(path, names=names, has_subdirectories=has_subdirectories, stamp=stamp)
+    return _claimed(payload), watched
+
+
+def _stamp(path: Path, names: tuple[str, ...]) -> Stamp:
+    kept = [name for name in names if not name.startswith(_ADDED_LATER)]
+    found = {name: fs.identity(f"{path}/{name}") for name in kept}
+    if not names:
+        found = {"": fs.identity(path)}
+    return stamp_of({name: each for name, each in found.items() if each is not None})
+
+
+def _claimed(payload: Payload) -> Payload:
+    path = payload.path
+    format_ = format_of(path)
+    if format_ is None or not format_.is_slot(path):
+        return replace(payload, format=format_)
+    try:
+        glance = format_.glance(path)
+    except CheckpointError as error:
+        finding = Finding(error.code, Severity.ERROR, error.message, hint=error.hint)
+        glance = Glance(path, format_.name, complete=False, findings=(finding,))
+    return replace(
+        payload,
+        format=format_,
+        glance=glance,
+        inside=generations_inside(format_, path),
+        id=glance.generation or _digest(payload),
+    )
+
+
+def _digest(payload: Payload) -> str:
+    """The identity of a foreign payload: of its manifest, else of its names, sizes and small JSON.
+
+    Times are no part of it, nor the path, nor what is added after publication.
+    """
+    digest = hashlib.sha256()
+    path = payload.path
+    try:
+        for name in MANIFEST_NAMES:
+            if name in payload.names:
+                digest.update(fs.read_bytes(path / name))
+                return digest.hexdigest()[:12]
+        for name in payload.names or ("",):
+            if name.startswith(_ADDED_LATER) or name.startswith("."):
+                continue
+            found = fs.identity(path / name)
+            size = found.size_bytes if found else -1
+            digest.update(f"{name}\0{size}\n".encode("utf-8", errors="surrogateescape"))
+            if name.endswith(".json") and 0 < size <= _MAX_SMALL_JSON_BYTES:
+                digest.update(fs.read_bytes(path / name))
+            elif found and not payload.names:
+                digest.update(fs.read_bytes(path, limit=min(size, _MAX_SMALL_JSON_BYTES)))
+    except OSError:
+        digest.update(b"unreadable")
+    return digest.hexdigest()[:12]
