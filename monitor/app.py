@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import RenderableType
 from textual.app import App
 from textual.message import Message
-from textual.reactive import reactive
+from textual.reactive import var
 from textual.screen import Screen
 
 from ckpt.present import visible
@@ -41,7 +41,7 @@ class MonitorApp(App[None]):
     ENABLE_COMMAND_PALETTE = False
     TITLE = "ckpt-monitor"
 
-    shown: reactive[Shown | None] = reactive(None, init=False)
+    shown: var[Shown | None] = var(None, init=False)
     """The newest view and the time that its ages count from; the screens paint it."""
 
     def __init__(self, run_dir: Path, options: Options) -> None:

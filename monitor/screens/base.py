@@ -193,7 +193,7 @@ class CommandScreen(Screen[None], inherit_bindings=False):
     def share_window(self) -> None:
         """Give each widget its lines; called whenever the window or what it needs changed."""
         self.paint_foot()
-        self.foot.styles.height = self.foot.line_count
+        self.foot.take_lines(self.foot.line_count)
 
     def on_mount(self) -> None:
         """Paint once, before the first frame."""

@@ -140,7 +140,7 @@ class CheckpointScreen(CommandScreen):
 
     def share_window(self) -> None:
         """The head and the foot take what they need, the table the rest."""
-        self.head.styles.height = min(self._head_height, max(1, self.size.height - 4))
+        self.head.take_lines(min(self._head_height, max(1, self.size.height - 4)))
         super().share_window()
 
     def _turn(self, by: int) -> None:

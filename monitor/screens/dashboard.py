@@ -221,7 +221,7 @@ class DashboardScreen(CommandScreen):
         heights = share_lines(self.size.height, wanted, self.emphasis)
         if heights != self._heights:
             self._heights = heights
-            self.header.styles.height = heights.header
+            self.header.take_lines(heights.header)
             self.chart.styles.height = heights.chart
             self.chart.display = heights.chart > 0
             self.table.display = heights.table > 0

@@ -83,6 +83,7 @@ class PaintedLines(Widget):
         self.ascii_only = ascii_only
         self.repainted = 0
         """How many spans were ever asked to be repainted: what a test counts."""
+        self._taken: int | None = None
         self._cells: tuple[tuple[Cell, ...], ...] = ()
         self._lines: list[Strip] = []
 
@@ -90,6 +91,12 @@ class PaintedLines(Widget):
         """Show these lines; nothing is repainted where they are what is shown already."""
         self._cells = tuple(tuple(line) for line in lines)
         self._repaint()
+
+    def take_lines(self, count: int) -> None:
+        """Take this many lines of the window; said twice it costs nothing."""
+        if count != self._taken:
+            self._taken = count
+            self.styles.height = count
 
     @property
     def line_count(self) -> int:
