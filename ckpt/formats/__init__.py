@@ -9,10 +9,19 @@ from ckpt.errors import NoCheckpoint
 from ckpt.formats.astrai import AstrAI
 from ckpt.formats.base import Format
 from ckpt.formats.ferrotensor import Ferrotensor
+from ckpt.formats.huggingface import HuggingFace
 from ckpt.formats.kt_adapter import KtAdapter
 from ckpt.formats.kt_full import KtFull
+from ckpt.formats.plain import Plain
 
-FORMATS: tuple[Format, ...] = (KtAdapter(), KtFull(), AstrAI(), Ferrotensor())
+FORMATS: tuple[Format, ...] = (
+    KtAdapter(),
+    KtFull(),
+    AstrAI(),
+    Ferrotensor(),
+    HuggingFace(),
+    Plain(),
+)
 """The first one that owns a path reads it: the more special before the more general."""
 
 LOOKED_FOR = (

@@ -19,7 +19,7 @@ from ckpt.formats.kt_index import (
     parse_index,
     shard_name,
 )
-from ckpt.formats.kt_trainer import is_trainers
+from ckpt.formats.trainer import is_trainers
 
 
 def list_shards(path: Path) -> Listing:

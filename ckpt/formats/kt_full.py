@@ -45,7 +45,7 @@ from ckpt.formats.kt_index import (
     is_temporary,
     shard_name,
 )
-from ckpt.formats.kt_trainer import read_trainer
+from ckpt.formats.trainer import read_trainer
 from ckpt.tensorfile import Header, read_header
 
 _PICKLE = re.compile(r".*\.(?:pt|pth|bin|pkl|pickle|ckpt)", re.IGNORECASE)

@@ -1,4 +1,4 @@
-"""What the HF Trainer put around KT's shards in a `checkpoint-N`: how far it is, is it all there.
+"""What the HF Trainer keeps in a `checkpoint-N`: how far it is, is it all there.
 
 Reads `trainer_state.json` (written last; hundreds of MB late in a run, so only its two ends then)
 and looks for the optimizer's files by name. Opens no pickle.

@@ -1,0 +1,262 @@
+"""Hugging Face directories: models in one file or in shards, PEFT adapters, Trainer checkpoints.
+
+Read only. Nothing in them records a hash. A Trainer's `checkpoint-N` is whole once its
+`trainer_state.json`, which comes last, fits its name and every shard of the index is there.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, ClassVar
+
+from ckpt import fs, jsontext
+from ckpt.checkpoint import (
+    NOTHING,
+    Checkpoint,
+    Depth,
+    FileEntry,
+    Finding,
+    Glance,
+    Severity,
+    Tensor,
+)
+from ckpt.errors import CheckpointError, DuplicateKey, TornRead
+from ckpt.formats.directory import Listing, cannot_look, list_files, step_in_name
+from ckpt.formats.trainer import STATE_NAME, checkpoint_step, read_trainer
+from ckpt.manifest import is_safe_name
+from ckpt.tensorfile import read_header
+
+CONFIG, ADAPTER_CONFIG = "config.json", "adapter_config.json"
+SINGLE = ("model.safetensors", "adapter_model.safetensors")
+INDEX = "model.safetensors.index.json"
+_SHARD = re.compile(r"(?:model|adapter_model)-\d+-of-\d+\.safetensors")
+_PICKLED_WEIGHTS = ("pytorch_model.bin", "pytorch_model.bin.index.json", "adapter_model.bin")
+_PICKLE = re.compile(r".*\.(?:pt|pth|bin|pkl|pickle|ckpt)")
+_SIGNS = frozenset({*SINGLE, INDEX, STATE_NAME, *_PICKLED_WEIGHTS})
+_MAX_JSON_BYTES = 256 << 20
+
+
+class HuggingFace:
+    """Model directories, PEFT adapters and HF Trainer's `checkpoint-N`."""
+
+    name: ClassVar[str] = "huggingface"
+    label: ClassVar[str] = "Hugging Face"
+
+    def owns(self, path: Path) -> bool:
+        """Whether it is a directory with weights, an index or a trainer's state by their names."""
+        try:
+            names = {entry.name for entry in fs.scan(path)}
+        except OSError:
+            return False
+        return checkpoint_step(path.name) is not None or not _SIGNS.isdisjoint(names)
+
+    def is_slot(self, path: Path) -> bool:
+        """Whether a run would have saved it: yes, unless all it holds is a trainer's state."""
+        try:
+            names = {entry.name for entry in fs.scan(path)}
+        except OSError:
+            return False
+        has_weights = not (_SIGNS - {STATE_NAME}).isdisjoint(names)
+        return has_weights or checkpoint_step(path.name) is not None
+
+    def glance(self, path: Path) -> Glance:
+        """Tell what the index, the trainer's state and the sizes of the files tell."""
+        try:
+            seen = self.read(path, Depth.NAMES)
+        except CheckpointError as error:
+            finding = Finding("missing-file", Severity.ERROR, error.message)
+            return Glance(path, self.name, complete=False, findings=(finding,))
+        weights = seen.metadata.get("weight_map_size")
+        return Glance(
+            path,
+            self.name,
+            step=seen.step,
+            epoch=seen.epoch,
+            loss=seen.loss,
+            created_at=seen.created_at,
+            size_bytes=seen.size_bytes,
+            file_count=sum(entry.size_bytes is not None for entry in seen.files),
+            tensor_count=weights if isinstance(weights, int) else None,
+            complete=seen.complete,
+            findings=seen.findings,
+        )
+
+    def read(self, path: Path, depth: Depth = Depth.HEADERS) -> Checkpoint:
+        """Read the index, the trainer's state, the sizes, and at `HEADERS` each weights header.
+
+        Raises:
+            NoCheckpoint, UnreadableCheckpoint: the directory is not there or may not be listed.
+        """
+        listing = list_files(path)
+        trainer = read_trainer(path, listing.sizes.keys())
+        index = _read_index(listing)
+        findings = [*listing.findings, *trainer.findings, *index.findings]
+        findings += _missing(listing, index)
+        findings += _extra(listing, index)
+        weights = _weights(listing, index)
+        tensors: list[Tensor] = []
+        if depth >= Depth.HEADERS:
+            for file in weights:
+                header = read_header(path / file, file)
+                tensors += header.tensors
+                findings += header.findings
+            findings += _compare(index, tensors)
+        settings, settings_findings = _settings(listing)
+        findings += settings_findings
+        is_damaged = any(finding.severity is Severity.ERROR for finding in findings)
+        return Checkpoint(
+            path,
+            self.name,
+            self.label,
+            step=trainer.step if trainer.step is not None else step_in_name(path.name),
+            epoch=trainer.epoch,
+            loss=trainer.loss,
+            created_at=trainer.saved_at or listing.newest,
+            complete=False if is_damaged else trainer.is_complete,
+            files=_entries(listing, index),
+            tensors=tuple(tensors),
+            metadata=_metadata(index),
+            settings=settings,
+            findings=tuple(findings),
+        )
+
+    def check(self, checkpoint: Checkpoint) -> Iterator[Finding]:
+        """Yield a warning for each pickle: whoever loads it runs it."""
+        for entry in checkpoint.files:
+            if entry.size_bytes is not None and _PICKLE.fullmatch(entry.name):
+                text = f"{entry.name}: a pickle that nothing lists; it is never opened here"
+                yield Finding("unlisted-pickle", Severity.WARNING, text, entry.name)
+
+
+@dataclass(frozen=True, slots=True)
+class _Index:
+    """`weight_map` of an index: tensor name → shard; None where there is no usable index."""
+
+    weight_map: Mapping[str, str] | None = None
+    findings: tuple[Finding, ...] = ()
+
+    @property
+    def shards(self) -> frozenset[str]:
+        return frozenset((self.weight_map or {}).values())
+
+
+def _read_index(listing: Listing) -> _Index:
+    if INDEX not in listing.sizes:
+        return _Index()
+    try:
+        data = fs.read_bytes(listing.directory / INDEX, limit=_MAX_JSON_BYTES)
+        value = jsontext.parse(data, path=INDEX)
+    except (TornRead, DuplicateKey) as error:
+        code = "duplicate-key" if isinstance(error, DuplicateKey) else "bad-index"
+        return _Index(findings=(_error(code, error.message, INDEX),))
+    except OSError as error:
+        return _Index(findings=(cannot_look(error, INDEX),))
+    weight_map = _weight_map(value)
+    if weight_map is None:
+        text = f"{INDEX}: expected weight_map to be an object of file names"
+        return _Index(findings=(_error("bad-index", text, INDEX),))
+    unsafe = sorted({name for name in weight_map.values() if not is_safe_name(name)})
+    if unsafe:
+        text = f"{INDEX}: names {unsafe[0]!r}, which is no plain file name of this directory"
+        return _Index(findings=(_error("bad-entry-name", text, INDEX),))
+    index = _Index(MappingProxyType(weight_map))
+    if SINGLE[0] in listing.sizes and index.shards.isdisjoint(listing.sizes):
+        text = f"{INDEX}: stale: {SINGLE[0]} stands beside it and none of its shards is there"
+        finding = Finding("stale-index", Severity.NOTE, text, INDEX)
+        return _Index(findings=(finding,))
+    return index
+
+
+def _weight_map(value: Any) -> dict[str, str] | None:
+    """Take the one field that matters; None when it is not an object of file names."""
+    weight_map = value.get("weight_map") if isinstance(value, dict) else None
+    if not isinstance(weight_map, dict):
+        return None
+    return weight_map if all(isinstance(name, str) for name in weight_map.values()) else None
+
+
+def _missing(listing: Listing, index: _Index) -> Iterator[Finding]:
+    there = listing.sizes.keys() | listing.links.keys()
+    for name in sorted(index.shards - there):
+        yield _error("missing-file", f"{name}: listed in {INDEX} and not there", name)
+    for name in sorted(index.shards & listing.sizes.keys()):
+        if listing.sizes[name] == 0:
+            yield _error("empty-file", f"{name}: the file is empty", name)
+    if there.isdisjoint(_SIGNS - {STATE_NAME}):
+        text = f"no weights: neither {SINGLE[0]}, {SINGLE[1]} nor {INDEX}"
+        yield Finding("missing-file", Severity.ERROR, text)
+
+
+def _extra(listing: Listing, index: _Index) -> Iterator[Finding]:
+    """Shards of an earlier save that the index does not name."""
+    if index.weight_map is None:
+        return
+    for name in sorted(listing.sizes.keys() - index.shards):
+        if _SHARD.fullmatch(name):
+            text = f"{name}: a shard that {INDEX} does not name, of an earlier save"
+            yield Finding("unlisted-file", Severity.WARNING, text, name)
+
+
+def _weights(listing: Listing, index: _Index) -> tuple[str, ...]:
+    """The files whose headers are read: what the index names, else single files, else shards."""
+    if index.weight_map is not None:
+        return tuple(sorted(index.shards & listing.sizes.keys()))
+    single = tuple(name for name in SINGLE if name in listing.sizes)
+    return single or tuple(sorted(name for name in listing.sizes if _SHARD.fullmatch(name)))
+
+
+def _compare(index: _Index, tensors: Sequence[Tensor]) -> Iterator[Finding]:
+    """The index against the headers: every tensor where it says, and none besides."""
+    if index.weight_map is None:
+        return
+    found = {(tensor.name, tensor.file) for tensor in tensors}
+    readable = {tensor.file for tensor in tensors}
+    listed = {item for item in index.weight_map.items() if item[1] in readable}
+    for what, names in (
+        ("listed and not in its shard", sorted(listed - found)),
+        ("in a shard and not listed", sorted(found - listed)),
+    ):
+        if names:
+            name, file = names[0]
+            more = f", and {len(names) - 1} more" if len(names) > 1 else ""
+            text = f"{INDEX}: tensor {name!r} of {file} is {what}{more}"
+            yield Finding("tensor-list-mismatch", Severity.ERROR, text, INDEX, name)
+
+
+def _entries(listing: Listing, index: _Index) -> tuple[FileEntry, ...]:
+    names = sorted(listing.sizes.keys() | index.shards | listing.links.keys())
+    has_list = index.weight_map is not None
+    return tuple(
+        FileEntry(name, listing.sizes.get(name), listed=name in index.shards if has_list else None)
+        for name in names
+    )
+
+
+def _metadata(index: _Index) -> Mapping[str, Any]:
+    if index.weight_map is None:
+        return NOTHING
+    return {"shards": len(index.shards), "weight_map_size": len(index.weight_map)}
+
+
+def _settings(listing: Listing) -> tuple[Mapping[str, Any], tuple[Finding, ...]]:
+    """Read the adapter's or the model's configuration; what is wrong with it is a finding."""
+    name = ADAPTER_CONFIG if ADAPTER_CONFIG in listing.sizes else CONFIG
+    if name not in listing.sizes:
+        return NOTHING, ()
+    try:
+        data = fs.read_bytes(listing.directory / name, limit=_MAX_JSON_BYTES)
+        value = jsontext.parse(data, path=name)
+    except (TornRead, DuplicateKey) as error:
+        return NOTHING, (_error("bad-config", error.message, name),)
+    except OSError as error:
+        return NOTHING, (cannot_look(error, name),)
+    if not isinstance(value, dict):
+        text = f"{name}: expected an object, found {value!r:.40}"
+        return NOTHING, (_error("bad-config", text, name),)
+    return value, ()
+
+
+def _error(code: str, message: str, file: str) -> Finding:
+    return Finding(code, Severity.ERROR, message, file)
