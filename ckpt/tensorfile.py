@@ -117,6 +117,8 @@ def _other_kind(start: bytes) -> str | None:
         return "a GGUF file"
     if start.lstrip().lower().startswith((b"<!doc", b"<html")):
         return "an HTML page (a failed download?)"
+    if len(start) == LENGTH_BYTES and all(0x20 <= byte < 0x7F for byte in start):
+        return f"text that begins with {start.decode()!r}"
     return None
 
 
