@@ -178,10 +178,10 @@ def list_(output: "Output", run_dir: Path) -> int:
 @verb
 def show(output: "Output", path: Path) -> int:
     """Show one checkpoint: files, tensors, metadata, findings of names and headers."""
-    from ckpt.formats import inspect
     from ckpt.named import payload_named
+    from ckpt.verify import inspect_settled
 
-    checkpoint = inspect(payload_named(path))
+    checkpoint = inspect_settled(payload_named(path))
     if output.as_json:
         from ckpt.present.shapes import show_json
 

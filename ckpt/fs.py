@@ -6,11 +6,10 @@ stop the process there. Paths are taken as they are; nothing here knows what a c
 
 import errno
 import os
-import shutil
 import stat as stat_module
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -132,6 +131,9 @@ def identity(path: Path | str, *, follow: bool = True) -> Identity | None:
 
 def scan(directory: Path | str) -> tuple[Entry, ...]:
     """List a directory, unsorted, without a stat per entry."""
+    listed = _listed.get()
+    if listed is not None and (known := listed.get(str(directory))) is not None:
+        return known
 
     def names() -> tuple[Entry, ...]:
         with os.scandir(directory) as entries:
@@ -145,7 +147,23 @@ def scan(directory: Path | str) -> tuple[Entry, ...]:
                 for entry in entries
             )
 
-    return _call("scan", directory, names)
+    found = _call("scan", directory, names)
+    if listed is not None:
+        listed[str(directory)] = found
+    return found
+
+
+_listed: ContextVar[dict[str, tuple[Entry, ...]] | None] = ContextVar("listed", default=None)
+
+
+@contextmanager
+def listing_once() -> Iterator[None]:
+    """Within it each directory is listed once: whoever asks sees the same names, and cheaply."""
+    token = _listed.set({})
+    try:
+        yield
+    finally:
+        _listed.reset(token)
 
 
 def read_link(path: Path) -> str:
@@ -454,6 +472,8 @@ def appending(path: Path) -> Iterator[int]:
 
 def make_temporary_directory(prefix: str) -> Path:
     """Make a directory of our own where the system keeps temporary ones."""
+    import tempfile  # late: it is used by writers only, and takes a while
+
     return Path(_call("mkdir", prefix, lambda: tempfile.mkdtemp(prefix=prefix)))
 
 
@@ -488,6 +508,8 @@ def sync_directory(path: Path) -> None:
 
 def remove_tree(path: Path) -> None:
     """Remove a directory that the caller itself made."""
+    import shutil  # late: it is used by writers only, and takes a while
+
     _call("remove", path, lambda: shutil.rmtree(path))
 
 

@@ -7,7 +7,6 @@ from ckpt import fs
 from ckpt.checkpoint import Generation, Slot, State
 from ckpt.errors import NoCheckpoint
 from ckpt.formats import format_of
-from ckpt.generations import is_run, scan
 
 
 def payload_named(name: Path) -> Path:
@@ -18,6 +17,8 @@ def payload_named(name: Path) -> Path:
     """
     if fs.identity(name) is not None or fs.identity(name, follow=False) is not None:
         return name
+    from ckpt.generations import scan
+
     for run_dir, wanted in _readings(str(name)):
         slots = scan(run_dir)
         for slot in slots:
@@ -38,12 +39,16 @@ def payload_named(name: Path) -> Path:
 
 def is_whole_run(path: Path) -> bool:
     """Whether a path means all generations of a run: a run that is no checkpoint itself."""
+    from ckpt.generations import is_run
+
     found = fs.identity(path)
     return found is not None and found.is_directory and format_of(path) is None and is_run(path)
 
 
 def payloads_of_run(run_dir: Path) -> tuple[tuple[Slot, Generation], ...]:
     """Return every generation of a run that somebody could still use, with its slot."""
+    from ckpt.generations import scan
+
     return tuple(
         (slot, generation)
         for slot in scan(run_dir)

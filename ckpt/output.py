@@ -7,35 +7,30 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from ckpt.checkpoint import Checkpoint, Finding, Report, Slot, Verdict
 from ckpt.errors import CheckpointError
 from ckpt.operation import Event, Found, Note, Progress
-from ckpt.present import (
+from ckpt.present.rows import (
     FILE_COLUMNS,
     FINDING_COLUMNS,
     GENERATION_COLUMNS,
     METADATA_COLUMNS,
     TENSOR_COLUMNS,
-    Cell,
-    Tone,
     advice_cell,
-    duration,
     file_rows,
     finding_rows,
-    header_lines,
-    integer,
     metadata_rows,
-    size,
     slot_rows,
-    status_line,
-    tensor_rows,
+    tensor_texts,
     verdict_cell,
-    visible,
 )
+from ckpt.present.words import Cell, Tone, duration, integer, size, visible
 from ckpt.terminal import ProgressLine, Terminal
-from ckpt.view import RunView
+
+if TYPE_CHECKING:
+    from ckpt.view import RunView
 
 
 class Output:
@@ -79,8 +74,10 @@ class Output:
 
     # ---- a run ----------------------------------------------------------------------------------
 
-    def status(self, view: RunView, now: float) -> None:
+    def status(self, view: "RunView", now: float) -> None:
         """Write the dashboard once: the head, the generations, all warnings, the advice."""
+        from ckpt.present.header import header_lines
+
         width = self.out.layout_width
         for line in header_lines(view, now, width, ascii_only=self.out.ascii_only):
             self.out.line(*line)
@@ -91,8 +88,10 @@ class Output:
         if view.advice is not None and advice is not None:
             self.out.line(Cell(f" {advice.text}", advice.tone))
 
-    def status_line(self, view: RunView, now: float) -> None:
+    def status_line(self, view: "RunView", now: float) -> None:
         """Write the run in one line."""
+        from ckpt.present.line import status_line
+
         self.out.line(status_line(view, now, ascii_only=self.out.ascii_only))
 
     def slots(self, run_dir: Path, slots: Sequence[Slot], now: float) -> None:
@@ -132,8 +131,7 @@ class Output:
             self.out.table(FILE_COLUMNS, file_rows(checkpoint.files))
         if checkpoint.tensors:
             self._heading("tensors", len(checkpoint.tensors))
-            rows = tensor_rows(checkpoint.tensors, ascii_only=self.out.ascii_only)
-            self.out.table(TENSOR_COLUMNS, rows)
+            self.out.columns(TENSOR_COLUMNS, tensor_texts(checkpoint.tensors))
         metadata = metadata_rows(checkpoint)
         if metadata:
             self._heading("metadata and settings", len(metadata))

@@ -5,7 +5,6 @@ and where it is, and every tensor that can still be listed. The writer takes buf
 framework's tensors. Neither knows what a checkpoint is.
 """
 
-import hashlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -269,6 +268,8 @@ def write_tensors(
     ordered = sorted(buffers, key=lambda buffer: (-_place(buffer), buffer[0]))
     header = _build_header(ordered, metadata)
     size = len(header) + sum(buffer[3].nbytes for buffer in ordered)
+    import hashlib  # late: only a writer hashes
+
     digest = hashlib.sha256(header)
     with fs.NewFile(path) as file:
         file.reserve(size)

@@ -10,11 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TextIO
 
-from ckpt.present import Cell, Column, Row, Tone, cell_width, shorten, to_ascii
+from ckpt.present.words import Cell, Column, Row, Tone, cell_width, shorten, to_ascii
 
 PLAIN_WIDTH = 80  # what a stream that is no terminal is laid out for
 NARROWEST = 8  # a column is shortened to no less than this
-GAP = 2
+MARGIN, GAP = 1, 2
 REPAINT_S = 0.2
 _CODES = {
     Tone.PLAIN: "",
@@ -24,6 +24,7 @@ _CODES = {
     Tone.BAD: "\x1b[1;31m",
     Tone.ACCENT: "\x1b[1m",
 }
+_RESET = "\x1b[0m"
 
 
 def is_ascii_only(encoding: str | None, environment: Mapping[str, str]) -> bool:
@@ -78,30 +79,57 @@ class Terminal:
         if self.stream is not None:
             self.stream.flush()
 
-    def table(self, columns: Sequence[Column], rows: Sequence[Row], *, indent: int = 1) -> None:
+    def table(self, columns: Sequence[Column], rows: Sequence[Row]) -> None:
         """Write one line per row; where they do not fit, the widest texts lose their middles."""
-        titles = tuple(Cell(column.title, Tone.DIM) for column in columns)
-        lines = [titles, *(row.cells for row in rows)]
-        wanted = [max(cell_width(line[at].text) for line in lines) for at in range(len(columns))]
+        places = range(len(columns))
+        self.columns(
+            columns,
+            [[row.cells[at].text for row in rows] for at in places],
+            [[row.cells[at].tone for row in rows] for at in places],
+        )
+
+    def columns(
+        self,
+        columns: Sequence[Column],
+        texts: Sequence[Sequence[str]],
+        tones: Sequence[Sequence[Tone]] | None = None,
+    ) -> None:
+        """The same from the texts of each column: cells for 10,000 tensors would take longer."""
+        if self.stream is None:
+            return
+        whole = [[column.title, *texts[at]] for at, column in enumerate(columns)]
+        if self.ascii_only:
+            whole = [[to_ascii(text) for text in each] for each in whole]
+        wanted = [_widest(each) for each in whole]
         shown = list(range(len(columns)))
         if self.width is not None:
-            shown, wanted = _narrowed(columns, wanted, self.width - indent)
-        for line in lines:
-            laid = (self._laid(line[at], columns[at], wanted[at]) for at in shown)
-            self.line(" " * indent, *laid)
+            shown, wanted = _narrowed(columns, wanted, self.width - MARGIN)
+        laid = [self._laid(whole[at], columns[at], wanted[at]) for at in shown]
+        if self.has_colour:
+            for place, at in enumerate(shown):
+                told = tones[at] if tones else [Tone.PLAIN] * len(texts[at])
+                pairs = zip(laid[place], (Tone.DIM, *told), strict=True)
+                laid[place] = [self._painted(Cell(text, tone)) for text, tone in pairs]
+        gap, margin = " " * GAP, " " * MARGIN
+        lines = [margin + gap.join(parts).rstrip(" ") for parts in zip(*laid, strict=True)]
+        self.stream.write("\n".join(lines) + "\n")
 
-    def _laid(self, cell: Cell, column: Column, width: int) -> Cell:
-        text = shorten(cell.text, width, ellipsis="~" if self.ascii_only else "…")
-        blanks = " " * (width - cell_width(text))
-        text = blanks + text if column.is_right else text + blanks
-        return Cell(text + " " * GAP, cell.tone)
+    def _laid(self, texts: Sequence[str], column: Column, width: int) -> list[str]:
+        """Make the texts of a column equally wide."""
+        if _widest(texts) > width:
+            dots = "~" if self.ascii_only else "…"
+            texts = [shorten(text, width, ellipsis=dots) for text in texts]
+        blanks = [width - cell_width(text) for text in texts]
+        if column.is_right:
+            return [" " * count + text for count, text in zip(blanks, texts, strict=True)]
+        return [text + " " * count for count, text in zip(blanks, texts, strict=True)]
 
     def _painted(self, cell: Cell | str) -> str:
         text, tone = (cell, Tone.PLAIN) if isinstance(cell, str) else (cell.text, cell.tone)
         if self.ascii_only:
             text = to_ascii(text)
         code = _CODES[tone] if self.has_colour and text.strip() else ""
-        return f"{code}{text}\x1b[0m" if code else text
+        return f"{code}{text}{_RESET}" if code else text
 
 
 class ProgressLine:
@@ -146,6 +174,12 @@ def _width_of(stream: TextIO, environment: Mapping[str, str]) -> int:
         return os.get_terminal_size(stream.fileno()).columns or PLAIN_WIDTH
     except (OSError, ValueError):
         return PLAIN_WIDTH
+
+
+def _widest(texts: Sequence[str]) -> int:
+    if "".join(texts).isascii():
+        return max(map(len, texts))
+    return max(map(cell_width, texts))
 
 
 def _narrowed(

@@ -444,7 +444,7 @@ def test_files_say_whether_they_are_listed_and_there() -> None:
         ["model.safetensors", "1.2 MB", "abababababab", "listed"],
         ["extra.pt", "12 B", "–", "! unlisted"],  # noqa: RUF001 - the sign of a state
         ["config.json", "?", "cdcdcdcdcdcd", "✗ missing"],
-        ["note.txt", "0 B", "–", "no list"],  # noqa: RUF001 - as above
+        ["note.txt", "0 B", "–", "–"],  # noqa: RUF001 - as above
     ]
 
 

@@ -5,7 +5,7 @@ Every row has a key that stays while its thing lives, so that a painter repaints
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ckpt.checkpoint import (
     Checkpoint,
@@ -32,8 +32,11 @@ from ckpt.present.words import (
     size,
     to_ascii,
     visible,
+    visible_all,
 )
-from ckpt.view import RunView
+
+if TYPE_CHECKING:
+    from ckpt.view import RunView
 
 GENERATION_COLUMNS = (
     Column("slot"),
@@ -84,7 +87,7 @@ LONGEST_VALUE = 400
 NO_CELL = Cell("")
 
 
-def generation_rows(view: RunView, now: float, *, ascii_only: bool = False) -> tuple[Row, ...]:
+def generation_rows(view: "RunView", now: float, *, ascii_only: bool = False) -> tuple[Row, ...]:
     """One row per generation and leftover, slots in the view's order; cells as GENERATION_COLUMNS.
 
     The key is `slot@generation`; for a slot without a live generation, its name; for a leftover,
@@ -148,7 +151,7 @@ def verdict_cell(verdict: Verdict) -> Cell:
     return Cell(f"{sign} {verdict.value}", tone)
 
 
-def advice_cell(view: RunView) -> Cell | None:
+def advice_cell(view: "RunView") -> Cell | None:
     """The one line of advice, with the key that helps; else the first warning; else None."""
     if view.advice is not None:
         key = f" ({view.advice.key})" if view.advice.key else ""
@@ -165,21 +168,37 @@ def file_rows(files: Sequence[FileEntry], *, ascii_only: bool = False) -> tuple[
 
 def tensor_rows(tensors: Sequence[Tensor], *, ascii_only: bool = False) -> tuple[Row, ...]:
     """One row per tensor; cells as TENSOR_COLUMNS."""
-    times = "x" if ascii_only else "\N{MULTIPLICATION SIGN}"
+    names, dtypes, shapes, sizes, files = tensor_texts(tensors)
     rows = (
         Row(
             f"{tensor.file}:{tensor.name}",
             (
-                Cell(visible(tensor.name)),
-                Cell(visible(tensor.dtype)),
-                Cell(times.join(map(str, tensor.shape)) or "scalar"),
-                Cell(size(tensor.size_bytes)),
-                Cell(visible(tensor.file), Tone.DIM),
+                Cell(names[at]),
+                Cell(dtypes[at]),
+                Cell(shapes[at]),
+                Cell(sizes[at]),
+                Cell(files[at], Tone.DIM),
             ),
         )
-        for tensor in tensors
+        for at, tensor in enumerate(tensors)
     )
     return _spelt(rows, ascii_only)
+
+
+def tensor_texts(tensors: Sequence[Tensor]) -> tuple[list[str], ...]:
+    """The texts of TENSOR_COLUMNS, column by column; what repeats is made into words once."""
+    shapes = {
+        shape: "\N{MULTIPLICATION SIGN}".join(map(str, shape)) or "scalar"
+        for shape in {tensor.shape for tensor in tensors}
+    }
+    sizes = {count: size(count) for count in {tensor.size_bytes for tensor in tensors}}
+    return (
+        visible_all([tensor.name for tensor in tensors]),
+        visible_all([tensor.dtype for tensor in tensors]),
+        [shapes[tensor.shape] for tensor in tensors],
+        [sizes[tensor.size_bytes] for tensor in tensors],
+        visible_all([tensor.file for tensor in tensors]),
+    )
 
 
 def metadata_rows(checkpoint: Checkpoint, *, ascii_only: bool = False) -> tuple[Row, ...]:
@@ -249,7 +268,7 @@ def _file_cells(entry: FileEntry) -> tuple[Cell, ...]:
     if entry.size_bytes is None:
         state = Cell("✗ missing", Tone.BAD)
     elif entry.listed is None:
-        state = Cell("no list", Tone.DIM)
+        state = Cell("\N{EN DASH}", Tone.DIM)
     elif entry.listed:
         state = Cell("listed")
     else:

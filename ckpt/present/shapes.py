@@ -4,9 +4,9 @@ Every key is always there, null when unknown; keys are only ever added. What com
 what strict JSON can hold.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ckpt.checkpoint import (
     Checkpoint,
@@ -21,13 +21,15 @@ from ckpt.checkpoint import (
 )
 from ckpt.errors import CheckpointError
 from ckpt.present.words import iso_time, jsonable
-from ckpt.series import SeriesView
-from ckpt.view import RunView, Source
+
+if TYPE_CHECKING:
+    from ckpt.series import SeriesView
+    from ckpt.view import RunView, Source
 
 Json = dict[str, Any]
 
 
-def status_json(view: RunView, *, series: bool = False) -> Json:
+def status_json(view: "RunView", *, series: bool = False) -> Json:
     """`ckpt.status/1`; with `series` every point too, as [segment, step, value or null]."""
     document: Json = {
         "schema": "ckpt.status/1",
@@ -240,7 +242,7 @@ def _tensor(tensor: Tensor) -> Json:
     }
 
 
-def _source(source: Source) -> Json:
+def _source(source: "Source") -> Json:
     return {
         "path": jsonable(source.path),
         "kind": source.kind,
@@ -250,12 +252,5 @@ def _source(source: Source) -> Json:
     }
 
 
-def _points(points: SeriesView) -> list[list[Any]]:
+def _points(points: "SeriesView") -> list[list[Any]]:
     return [[point.segment, point.step, jsonable(point.value)] for point in points]
-
-
-def dumped(document: Mapping[str, Any]) -> str:
-    """One line of strict JSON in ASCII, so that no locale and no reader can spoil it."""
-    import json
-
-    return json.dumps(document, allow_nan=False)

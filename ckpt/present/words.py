@@ -13,6 +13,7 @@ from typing import Any
 
 MINUTE, HOUR, DAY = 60, 3600, 86400
 DEEPEST = 64
+FIRST_ODD_WIDTH = "\N{COMBINING GRAVE ACCENT}"  # every printable letter before it is one column
 _UNITS = ("B", "KB", "MB", "GB", "TB", "PB")
 _ASCII_SIGNS = {
     "●": "*", "○": "o", "◆": "*", "◇": "o", "✓": "+", "✗": "x", "\N{EN DASH}": "-", "—": "-",
@@ -72,6 +73,14 @@ def visible(text: str) -> str:
     return "".join(char if char.isprintable() else _escape(char) for char in text)
 
 
+def visible_all(texts: list[str]) -> list[str]:
+    """The same for many texts at once; most lists hold nothing that has to change."""
+    joined = "".join(texts)
+    if joined.isascii() and joined.isprintable():
+        return texts
+    return [visible(text) for text in texts]
+
+
 def to_ascii(text: str) -> str:
     """Spell text for a terminal without UTF-8: signs by look-alikes, other letters by escapes."""
     if text.isascii():
@@ -81,7 +90,7 @@ def to_ascii(text: str) -> str:
 
 def cell_width(text: str) -> int:
     """Columns that a terminal gives to text: 2 for a wide letter, 0 for a combining mark."""
-    if text.isascii():
+    if text.isascii() or max(text) < FIRST_ODD_WIDTH:
         return len(text)
     from unicodedata import combining, east_asian_width
 
