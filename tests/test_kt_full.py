@@ -399,6 +399,9 @@ def test_a_save_killed_in_the_middle_leaves_a_partial_generation(golden):
     assert [(each.code, each.severity) for each in seen.findings] == [
         ("partial-generation", Severity.WARNING)
     ]
+    assert seen.findings[0].message == (
+        f"generation {partial.id}: 1 of 3 layers (0), a save that was cut off"
+    )
     assert (seen.complete, seen.generation) == (True, facts["index_generation"])
 
 

@@ -21,6 +21,8 @@ from ckpt.formats.kt_index import (
 )
 from ckpt.formats.trainer import is_trainers
 
+_SHOWN_LAYERS = 6
+
 
 def list_shards(path: Path) -> Listing:
     """List the directory of a checkpoint, or what of it belongs to an index file.
@@ -75,11 +77,13 @@ def read_index(listing: Listing) -> Index:
         return Index(findings=(finding,))
 
 
-def share_of(generation: InnerGeneration, known: set[int]) -> str:
-    """Say which layers a partial generation has, of how many where that is known."""
-    present = ", ".join(str(layer) for layer in generation.layers)
-    of = f" of {len(known)}" if known else ""
-    return f"{len(generation.layers)}{of} layers ({present})"
+def share_of(generation: InnerGeneration, wanted: int) -> str:
+    """Say how much of a partial generation is there; `wanted` 0: how many belong is not known."""
+    count = len(generation.layers)
+    of = f"{count} of {wanted} layers" if wanted else f"{count} layers"
+    shown = ", ".join(str(layer) for layer in generation.layers[:_SHOWN_LAYERS])
+    more = ", …" if count > _SHOWN_LAYERS else ""
+    return f"{of} ({shown}{more}), a save that was cut off"
 
 
 def generations_in(listing: Listing, index: Index) -> tuple[InnerGeneration, ...]:
@@ -113,10 +117,11 @@ def generations_in(listing: Listing, index: Index) -> tuple[InnerGeneration, ...
 
 def leftovers_in(listing: Listing, generations: tuple[InnerGeneration, ...]) -> Iterator[Leftover]:
     """Yield what a killed save left: partial generations and temporary files."""
+    wanted = max((len(each.layers) for each in generations if each.state), default=0)
     for generation in generations:
         if generation.state is None:
             path = listing.directory / generation.files[0].name
-            reason = f"generation {generation.id}: {share_of(generation, set())}, a save cut off"
+            reason = f"generation {generation.id}: {share_of(generation, wanted)}"
             yield Leftover(path, "partial-generation", reason)
     for name in sorted(listing.sizes):
         if is_temporary(name):

@@ -239,7 +239,7 @@ def _strays(listing: Listing, index: Index) -> Iterator[Finding]:
                     )
                     yield Finding("missing-layer", _ERROR, message, entry.name)
         elif generation.state is None:
-            message = f"generation {generation.id}: {share_of(generation, known)}, a save cut off"
+            message = f"generation {generation.id}: {share_of(generation, len(known))}"
             yield Finding("partial-generation", _WARNING, message, generation.files[0].name)
 
 
