@@ -4,6 +4,7 @@ Imports only what the first frame needs; what reads a run is imported by the fee
 """
 
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from textual.message import Message
 from textual.reactive import var
 from textual.screen import Screen
 
+from ckpt.errors import CheckpointError
 from ckpt.present import visible
 from ckpt.view import RunView
 from monitor.alerts import news
@@ -34,6 +36,14 @@ class RunUpdated(Message):
         return isinstance(message, RunUpdated)
 
 
+class SeveralRuns(Message):
+    """The directory is no run itself but holds some."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__()
+        self.directory = directory
+
+
 class MonitorApp(App[None]):
     """The app behind `ckpt-monitor RUN`. `options` is what the command line said."""
 
@@ -49,9 +59,8 @@ class MonitorApp(App[None]):
         self.run_dir = run_dir
         self.options = options
         self.home = DashboardScreen(RunView(run=run_dir), ascii_only=options.is_ascii)
-        self.feed = Feed(
-            run_dir, self._take, poll_s=options.poll_s, is_read_only=options.is_read_only
-        )
+        self.runs_in: Path | None = None
+        self.feed = self._feed_of(run_dir)
 
     def get_default_screen(self) -> Screen[None]:
         """Start with the dashboard, without a screen below it."""
@@ -65,6 +74,62 @@ class MonitorApp(App[None]):
         """Stop reading."""
         self.feed.stop()
 
+    def follow(self, run_dir: Path) -> None:
+        """Show another run, chosen from the list of runs."""
+        self.feed.stop()
+        self.run_dir = run_dir
+        self.shown = None
+        self.home.show_other_run(RunView(run=run_dir))
+        self.feed = self._feed_of(run_dir)
+        self.feed.start()
+        self.pop_screen()
+
+    def choose_run(self) -> None:
+        """Show the list of runs that the given directory holds."""
+        from monitor.screens.runs import RunsScreen
+
+        if self.runs_in is None:
+            return
+        screen = RunsScreen(self.runs_in, ascii_only=self.options.is_ascii)
+        self.push_screen(screen)
+        args = (self.runs_in, screen)
+        threading.Thread(target=self._read_runs, args=args, name="runs", daemon=True).start()
+
+    def on_several_runs(self, event: SeveralRuns) -> None:
+        """Ask which one."""
+        self.runs_in = event.directory
+        self.choose_run()
+
+    def _feed_of(self, run_dir: Path) -> Feed:
+        def take(shown: Shown) -> None:
+            if shown.view.run == self.run_dir:
+                self._post_from_thread(self, RunUpdated(shown))
+
+        return Feed(
+            run_dir, take, poll_s=self.options.poll_s, is_read_only=self.options.is_read_only
+        )
+
+    def _look_for_runs(self) -> None:
+        """Find out, in its own thread, whether the directory holds runs instead of being one."""
+        from ckpt.generations import child_runs, is_run
+
+        if not is_run(self.run_dir) and child_runs(self.run_dir):
+            self._post_from_thread(self, SeveralRuns(self.run_dir))
+
+    def _read_runs(self, directory: Path, screen: Screen[None]) -> None:
+        from ckpt.generations import child_runs
+        from ckpt.sources import read_run
+        from monitor.screens.runs import RunsScreen
+
+        now = time.time()
+        views = []
+        for run in child_runs(directory):
+            try:
+                views.append(read_run(run, now))
+            except (CheckpointError, OSError):  # it went away, or may not be read: named, no facts
+                views.append(RunView(run=run))
+        self._post_from_thread(screen, RunsScreen.Read(views, now))
+
     def on_run_updated(self, event: RunUpdated) -> None:
         """Take the newest view: the one place that assigns it."""
         self.shown = event.shown
@@ -74,6 +139,8 @@ class MonitorApp(App[None]):
         if after is None:
             return
         self.home.show_run(after.view, after.now)
+        if before is None and after.view.step is None and not after.view.slots:
+            threading.Thread(target=self._look_for_runs, name="runs", daemon=True).start()
         if before is not None:
             for text in news(before.view, after.view):
                 self.ring(text)
@@ -112,9 +179,6 @@ class MonitorApp(App[None]):
         except Exception as error:  # noqa: BLE001 - whatever went wrong is shown where it was asked for
             answer = CheckpointScreen.Failed(sentence(error))
         self._post_from_thread(screen, answer)
-
-    def _take(self, shown: Shown) -> None:
-        self._post_from_thread(self, RunUpdated(shown))
 
     def _post_from_thread(self, to: "MonitorApp | Screen[None]", message: Message) -> None:
         try:

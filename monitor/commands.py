@@ -32,6 +32,7 @@ class Situation:
     point_count: int = 0
     has_chart: bool = True
     is_filtered: bool = False
+    has_runs: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +75,7 @@ def _needs_row(situation: Situation) -> str | None:
 
 
 def _needs_filter(situation: Situation) -> str | None:
-    return None if situation.is_filtered else "all rows are shown"
+    return None if situation.is_filtered or situation.has_runs else "all rows are shown"
 
 
 def _needs_points(situation: Situation) -> str | None:
@@ -159,7 +160,7 @@ COMMANDS: tuple[Command, ...] = (
         _TABLES, rank=7,
     ),
     Command(
-        "show_all", ("escape",), "all rows", "Show all rows again after a filter",
+        "show_all", ("escape",), "all rows", "Show all rows again; then the list of runs",
         (Where.DASHBOARD,), _needs_filter,
     ),
     Command(

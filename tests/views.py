@@ -1,5 +1,6 @@
 """Hand-made views: one run in every state that a screen must be right in. No disk."""
 
+import json
 import math
 from pathlib import Path
 
@@ -31,6 +32,24 @@ from ckpt.view import (
 NOW = 1_764_590_400.0
 RUN = Path("runs/exp1")
 STATE_FILE = "runs/exp1/training_state.json"
+
+
+def state_file(step: int) -> str:
+    """What ferrotensor writes as `training_state.json`."""
+    return json.dumps(
+        {
+            "step": step,
+            "total_steps": 100,
+            "best_loss": 1.25,
+            "lr": 0.0001,
+            "epoch": 1,
+            "batch_size": 2,
+            "grad_accum_steps": 8,
+            "sequence_length": 128,
+            "fp16": True,
+            "train_modules": "lora",
+        }
+    )
 
 
 def loss_at(step: int) -> float:

@@ -120,6 +120,7 @@ class DashboardScreen(CommandScreen):
             self.view.points,
             has_chart=self._heights is None or self._heights.chart > 0,
             is_filtered=self.is_filtered,
+            has_runs=self.monitor.runs_in is not None,
         )
 
     def do_open(self) -> None:
@@ -146,6 +147,19 @@ class DashboardScreen(CommandScreen):
         order = list(Emphasis)
         self.emphasis = order[order.index(self.emphasis) - 1]
         self.share_window()
+
+    def do_show_all(self) -> None:
+        """Show all rows again; where they were, go back to the list of runs."""
+        if self.is_filtered:
+            super().do_show_all()
+        else:
+            self.monitor.choose_run()
+
+    def show_other_run(self, view: RunView) -> None:
+        """Forget the run that was shown."""
+        self.is_paused, self._waiting = False, None
+        self._painted_rows = ()
+        self.show_run(view, 0.0)
 
     def do_smooth(self) -> None:
         """Change how strongly the curve is smoothed."""
