@@ -102,7 +102,8 @@ class Glance:
 
     `complete` is None when it cannot be proven; `created_at` is epoch seconds (the newest file's
     time where nothing is recorded, and never trusted for order). `generation` and `parent` are the
-    identity its writer recorded, None for a foreign payload (see `generations`).
+    identity its writer recorded, None for a foreign payload (see `generations`); `digest` is that
+    of its manifest's bytes, None where there is none.
     """
 
     path: Path
@@ -117,6 +118,7 @@ class Glance:
     complete: bool | None = None
     generation: str | None = None
     parent: str | None = None
+    digest: str | None = None
     findings: tuple[Finding, ...] = ()
 
 

@@ -38,7 +38,7 @@ class Manifest:
     `files` holds only entries that can be trusted to name a file of this directory. `tensors` is
     None when the list is unusable. `generation` and `parent` come from our extension; None in a
     manifest that another program wrote. `chunks` maps a file to the hashes of its chunks of
-    `chunk_bytes` bytes.
+    `chunk_bytes` bytes. `digest` is the start of the sha256 of the manifest's own bytes.
     """
 
     created_at: str | None = None
@@ -50,6 +50,7 @@ class Manifest:
     parent: str | None = None
     chunk_bytes: int | None = None
     chunks: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: NOTHING)
+    digest: str | None = None
     findings: tuple[Finding, ...] = ()
 
     @property

@@ -28,6 +28,7 @@ from ckpt.formats import format_of, inspect
 from ckpt.operation import Found, Operation, Progress
 
 STRIDE_BYTES = 16 << 20
+BLOCK_BYTES = 1 << 18  # stays in the second-level cache between read and hash
 ATTEMPTS = 3
 TORN_PAUSE_S = 0.02
 _AGAIN = "it is being written: verify it again when the save is done"
@@ -228,7 +229,7 @@ def _compare(
             before = file.identity()
             digest = hashlib.sha256()
             done = 0
-            for block in file.blocks():
+            for block in file.blocks(BLOCK_BYTES):
                 digest.update(block)
                 done += len(block)
                 tally.bytes_read += len(block)

@@ -9,6 +9,7 @@ import math
 import re
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any, ClassVar
@@ -73,6 +74,7 @@ class AstrAI:
             complete=seen.complete,
             generation=seen.generation,
             parent=seen.parent,
+            digest=manifest.digest,
             findings=seen.findings,
         )
 
@@ -193,7 +195,7 @@ def _read_manifest(listing: Listing) -> Manifest:
         data = fs.read_bytes(listing.directory / MANIFEST, limit=_MAX_JSON_BYTES)
     except OSError as error:
         return Manifest(findings=(cannot_look(error, MANIFEST),))
-    return read_manifest(data)
+    return replace(read_manifest(data), digest=hashlib.sha256(data).hexdigest()[:12])
 
 
 def _missing(listing: Listing, manifest: Manifest) -> Iterator[Finding]:

@@ -87,9 +87,9 @@ class ChecksRun(Protocol):
 
 def generations_inside(format: Format, path: Path) -> Inside:  # noqa: A002 - the house word
     """Return what a slot of this format holds beside its live payload; most formats: nothing."""
-    return (
-        format.generations_inside(path) if isinstance(format, HoldsGenerations) else NOTHING_INSIDE
-    )
+    holds = getattr(format, "generations_inside", None)  # isinstance would cost more than a look
+    inside: Inside = holds(path) if holds else NOTHING_INSIDE
+    return inside
 
 
 def check_run(format: Format, run_dir: Path) -> Iterator[Finding]:  # noqa: A002 - the house word

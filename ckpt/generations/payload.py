@@ -120,6 +120,11 @@ def _is_same(watched: _Watched) -> bool:
 
 
 def _look(path: Path, *, with_stamp: bool) -> tuple[Payload, _Watched]:
+    with fs.listing_once():
+        return _look_now(path, with_stamp=with_stamp)
+
+
+def _look_now(path: Path, *, with_stamp: bool) -> tuple[Payload, _Watched]:
     try:
         root = fs.identity(path)
         names: tuple[str, ...] = ()
@@ -161,7 +166,7 @@ def _claimed(payload: Payload) -> Payload:
         format=format_,
         glance=glance,
         inside=generations_inside(format_, path),
-        id=glance.generation or _digest(payload),
+        id=glance.generation or glance.digest or _digest(payload),
     )
 
 

@@ -18,7 +18,7 @@ from ckpt.generations.slots import Draft, to_slot
 LEVELS_BELOW = 2
 NEWEST_LOOKED_AT = 2
 FAULTY_LOOKED_AT = 8
-SWEEP_PARTS = 25
+SWEEP_PARTS = 50
 FILE_SUFFIXES = (".safetensors", ".json")
 """Only files of these kinds are ever asked about: 10,000 others cost nothing."""
 
@@ -47,7 +47,7 @@ class Scanner:
     """Scans one run again and again.
 
     Every scan is exact about names. A file that was overwritten in place, in a directory that did
-    not change, is noticed at once in the newest slots and within 25 scans in the others.
+    not change, is noticed at once in the newest slots and within 50 scans in the others.
     """
 
     def __init__(self, run_dir: Path) -> None:
@@ -205,7 +205,7 @@ class _Walk:
 def _draft(found: dict[str, Draft], prefix: str, directory: str, name: str) -> Draft:
     full = prefix + name
     if full not in found:
-        found[full] = Draft(full, Path(directory) / name)
+        found[full] = Draft(full, f"{directory}/{name}")
     return found[full]
 
 

@@ -26,7 +26,7 @@ class Draft:
     """Everything found for one name, before it is judged; `name` is relative to the run."""
 
     name: str
-    path: Path
+    path: str
     live: Payload | None = None
     hidden: list[tuple[Hidden, Payload]] = field(default_factory=list)
     leftovers: list[Leftover] = field(default_factory=list)
@@ -65,7 +65,7 @@ def to_slot(draft: Draft, recorded: Recorded) -> Slot:
     return Slot(
         draft.name,
         _format_name(live, draft.hidden),
-        draft.path,
+        Path(draft.path),
         state,
         _told_apart(sorted(generations, key=_rank)),
         tuple({each.path: each for each in reversed(leftovers)}.values())[::-1],
