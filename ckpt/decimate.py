@@ -147,8 +147,12 @@ class Decimation:
         self._smoothed: dict[int, float | None] = {}
         self._weight = 0.0
 
-    def extend(self, length: int) -> None:
-        """Take in the points up to `length`, ordered by (segment, step)."""
+    def extend(self, length: int, starts: Sequence[int] = ()) -> None:
+        """Take in the points up to `length`, ordered by (segment, step).
+
+        `starts` holds the first step of each segment where it is known: a segment overtakes from
+        there on, though its first point in this series may come later.
+        """
         if length <= self.length:
             return
         self._fit(self.series.point(self.length).step)
@@ -157,7 +161,7 @@ class Decimation:
             start = self.length
             point = self.series.point(start)
             if not self._line or point.segment != self._line[-1].segment:
-                self._begin_segment(point.segment, point.step)
+                self._begin_segment(point.segment, point.step, starts)
             stop = min(length, max(start + 1, self.series.index_of(point.segment + 1, 0)))
             self._fit(point.step)
             self._fit(self.series.point(stop - 1).step)
@@ -212,8 +216,10 @@ class Decimation:
             self.kept.halve()
             self.orphaned.halve()
 
-    def _begin_segment(self, segment: int, step: int) -> None:
+    def _begin_segment(self, segment: int, step: int, starts: Sequence[int]) -> None:
         """Start a segment at a step: what the line had from there on is orphaned."""
+        if self._line:
+            step = min([step, *starts[self._line[-1].segment + 1 : segment + 1]])
         overtaken = []
         while self._line and self.series.point(self._line[-1].start).step >= step:
             overtaken.append(self._line.pop())

@@ -232,3 +232,12 @@ def test_points_out_of_order_cost_no_more_and_none_is_lost(points: Points, bits:
     finite = [value for _, _, value in points if math.isfinite(value)]
     both = [*decimation.kept.highs, *decimation.orphaned.highs]
     assert max(both, default=-INF) == max(finite, default=-INF)
+
+
+def test_a_segment_overtakes_from_its_start_though_its_first_point_comes_later() -> None:
+    points: Points = [(0, 90, 5.0), (0, 95, 5.0), (2, 100, 1.0)]
+    decimation = Decimation(series_of(points))
+    decimation.extend(3, starts=(0, 92, 97))
+    columns = decimation.columns(90, 0, 11)
+    assert [at for at, low in enumerate(columns.kept.lows, 90) if low < INF] == [90, 100]
+    assert [at for at, low in enumerate(columns.orphaned.lows, 90) if low < INF] == [95]

@@ -305,31 +305,28 @@ def _draw_marks(
     """Draw the generations and the cursor; return the kinds that were drawn.
 
     Live ones go before retired ones, and some cells of the curve stay free between any two; the
-    selected one is always shown.
+    selected one is always shown. A retired one that would hide another stands above it.
     """
     glyphs = layout.glyphs
-    taken: set[int] = set()
-    drawn: set[str] = set()
-    ranked = sorted(
-        scene.marks, key=lambda mark: (not mark.is_selected, not mark.is_live, mark.step)
-    )
-    for mark in ranked:
+    taken: dict[str, set[int]] = {canvas.LIVE: set(), canvas.RETIRED: set()}
+    for mark in sorted(scene.marks, key=_rank):
+        kind = canvas.LIVE if mark.is_live else canvas.RETIRED
         dot = steps.dot(mark.step)
         cell = dot // glyphs.dots_x
         near = range(cell - BETWEEN_MARKS + 1, cell + BETWEEN_MARKS)
-        if not 0 <= dot < layout.dots or not taken.isdisjoint(near):
+        if not 0 <= dot < layout.dots or not taken[kind].isdisjoint(near):
             continue
-        taken.add(cell)
-        kind = canvas.LIVE if mark.is_live else canvas.RETIRED
-        drawn.add(kind)
+        level = _level_near(levels, dot)
+        if any(cell in cells for cells in taken.values()):
+            level = min(level + glyphs.dots_y, layout.levels - 1)
+        taken[kind].add(cell)
         char = glyphs.live if mark.is_live else glyphs.retired
-        at = (dot, _level_near(levels, dot))
-        _put_at(grid, layout, at, char, canvas.SELECTED if mark.is_selected else kind)
+        _put_at(grid, layout, (dot, level), char, canvas.SELECTED if mark.is_selected else kind)
     if scene.look.cursor is not None:
         column = steps.dot(scene.look.cursor) // glyphs.dots_x
         if 0 <= column < layout.columns:
             grid.put(layout.left + column, layout.rows + 1, glyphs.cursor, canvas.CURSOR)
-    return frozenset(drawn)
+    return frozenset(kind for kind, cells in taken.items() if cells)
 
 
 def _rank(mark: Mark) -> tuple[bool, bool, int]:

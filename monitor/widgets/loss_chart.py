@@ -89,6 +89,7 @@ class LossChart(Widget):
         self._title = "loss"
         self._decimations: dict[str, Decimation] = {}
         self._picture = Picture(())
+        self._asked: tuple[object, ...] = ()
         self._strips: list[Strip | None] = []
         self._styles: dict[str, Style] = {}
 
@@ -171,7 +172,7 @@ class LossChart(Widget):
         known = self._decimations.get(role)
         if known is None or known.series is not points.series or known.length > points.length:
             known = self._decimations[role] = Decimation(points.series)
-        known.extend(points.length)
+        known.extend(points.length, [segment.first_step for segment in view.segments])
 
     def scene(self) -> Scene:
         """What is to be drawn."""
@@ -186,6 +187,11 @@ class LossChart(Widget):
     def repaint(self) -> None:
         """Draw a new picture and ask for the spans in which it differs from the shown one."""
         width, height = self.size
+        lengths = [(curve, curve.length) for curve in self._decimations.values()]
+        asked = (width, height, lengths, self._title, self.marks, self.look)
+        if asked == self._asked:
+            return
+        self._asked = asked
         old, self._picture = self._picture.lines, draw(self.scene(), width, height, self.glyphs)
         new = self._picture.lines
         if len(old) != len(new) or (old and len(old[0].text) != width):

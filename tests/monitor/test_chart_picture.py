@@ -183,6 +183,22 @@ def test_crowded_generations_leave_the_curve_visible_and_the_selected_one_stays(
     assert "".join(selected).count("s") == 1
 
 
+def test_a_retired_generation_stands_above_the_live_one_of_its_step() -> None:
+    marks = [Mark("live", 5), Mark("old", 5, is_live=False), Mark("older", 5, is_live=False)]
+    lines = picture(Scene(curve(FALL), marks=marks, look=RAW), 60, 8, ASCII)
+    assert lines[2:4] == [
+        "       |       ''''....     o",
+        "     3 +               ''''.*......",
+    ]
+
+
+def test_steps_of_millions_are_spelt_out() -> None:
+    scene = Scene(curve([(0, 0, 3.0), (0, 2_000_000, 2.0)]), look=RAW)
+    assert picture(scene, 60, 10, ASCII)[-1] == (
+        "        0          1,000,000      2,000,000      3,000,000"
+    )
+
+
 def test_evaluations_are_points_of_their_own() -> None:
     scene = Scene(None, curve([(0, 0, 3.0), (0, 10, 2.0)]))
     assert picture(scene, 40, 8, ASCII) == [
