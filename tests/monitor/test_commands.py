@@ -1,5 +1,7 @@
 """The one table of commands, and everything that is made from it."""
 
+from pathlib import Path
+
 import pytest
 
 from monitor.commands import (
@@ -85,3 +87,10 @@ def test_the_markdown_table_names_every_command_once() -> None:
     assert lines[:2] == ["| key | does |", "|---|---|"]
     assert len(lines) == 2 + len(COMMANDS)
     assert "| `q` | Leave; the trainer goes on |" in lines
+
+
+def test_the_readme_has_the_table_of_keys() -> None:
+    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    _, _, rest = readme.partition("<!-- keys: made from monitor/commands.py, held by a test -->")
+    table, _, _ = rest.partition("<!-- /keys -->")
+    assert table.strip() == keys_markdown().strip()

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import views
 from screens import compare, resize, running, send, text_of, until
+from textual._compositor import CompositorUpdate
 
 from monitor.app import RunUpdated
 from monitor.commands import COMMANDS
@@ -14,6 +15,7 @@ from monitor.options import Options
 from monitor.screens.dashboard import DashboardScreen, Emphasis, Heights, share_lines
 from monitor.screens.help import HelpScreen
 from monitor.screens.palette import PaletteScreen
+from monitor.spans import exact
 
 
 @pytest.mark.parametrize("state", views.ALL)
@@ -281,3 +283,20 @@ def test_lines_are_shared(
     height: int, wanted: Heights, emphasis: Emphasis, heights: Heights
 ) -> None:
     assert share_lines(height, wanted, emphasis) == heights
+
+
+async def test_an_update_sends_a_few_spans_and_never_the_screen(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with running(views.healthy()) as (app, pilot):
+        sent: list[int] = []
+
+        def display(screen: object, renderable: object) -> None:
+            if isinstance(renderable, CompositorUpdate):
+                sent.append(len(exact(renderable).render_segments(app.console)))
+
+        monkeypatch.setattr(app, "_display", display)
+        view = replace(app.home.view, step=12_401, loss=1.8111, learning_rate=1.9e-4)
+        await send(app, pilot, view)
+        await until(pilot, lambda: bool(sent))
+        assert sum(sent) < 300
