@@ -22,7 +22,8 @@ from ckpt.decimate import Decimation
 from ckpt.view import RunView
 from monitor.widgets import chart_canvas as canvas
 from monitor.widgets.chart_canvas import ASCII, BRAILLE, Glyphs, Line
-from monitor.widgets.chart_picture import Look, Mark, Picture, Scene, draw
+from monitor.widgets.chart_picture import Picture, draw
+from monitor.widgets.chart_plot import Look, Mark, Scene
 
 SMOOTHING = (0.0, 0.3, 0.9)
 JOIN_GAP = 8  # moving the cursor costs about as many bytes

@@ -10,7 +10,8 @@ from ckpt.decimate import Decimation
 from ckpt.series import Series
 from monitor.widgets.chart_axes import StepAxis, step_axis, value_axis
 from monitor.widgets.chart_canvas import ASCII, BLOCK, BRAILLE, Glyphs
-from monitor.widgets.chart_picture import Look, Mark, Scene, draw
+from monitor.widgets.chart_picture import draw
+from monitor.widgets.chart_plot import Look, Mark, Scene
 
 NAN, INF = math.nan, math.inf
 RAW = Look(weight=0.0)

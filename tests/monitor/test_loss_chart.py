@@ -12,7 +12,7 @@ from ckpt.checkpoint import Generation, Slot, State
 from ckpt.series import Series
 from ckpt.view import RunView
 from monitor.widgets.chart_canvas import BLOCK, Line
-from monitor.widgets.chart_picture import Mark
+from monitor.widgets.chart_plot import Mark
 from monitor.widgets.loss_chart import LossChart, changed_spans, marks_of
 
 RUN = Path("runs/exp1")
