@@ -173,7 +173,8 @@ def _draw_marks(grid: Grid, plot: Plot, levels: Sequence[int], scene: Scene) -> 
     """Draw the generations and the cursor; return the kinds that were drawn.
 
     Live ones go before retired ones, and some cells of the curve stay free between any two; the
-    selected one is always shown. A retired one that would hide another stands above it.
+    selected one is always shown. A retired one that would hide another stands above it,
+    in the top line below it.
     """
     layout, steps = plot.layout, plot.steps
     glyphs = layout.glyphs
@@ -187,7 +188,8 @@ def _draw_marks(grid: Grid, plot: Plot, levels: Sequence[int], scene: Scene) -> 
             continue
         level = _level_near(levels, dot)
         if any(cell in cells for cells in taken.values()):
-            level = min(level + glyphs.dots_y, layout.levels - 1)
+            above = level + glyphs.dots_y
+            level = above if above < layout.levels else level - glyphs.dots_y
         taken[kind].add(cell)
         char = glyphs.live if mark.is_live else glyphs.retired
         _put_at(grid, plot, (dot, level), char, canvas.SELECTED if mark.is_selected else kind)

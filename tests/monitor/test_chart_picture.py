@@ -193,6 +193,12 @@ def test_a_retired_generation_stands_above_the_live_one_of_its_step() -> None:
     ]
 
 
+def test_a_retired_generation_in_the_top_line_stands_below_the_live_one() -> None:
+    marks = [Mark("live", 0), Mark("old", 0, is_live=False)]
+    lines = picture(Scene(curve(FALL), marks=marks, look=RAW), 60, 8, ASCII)
+    assert (lines[1][8], lines[2][8]) == ("*", "o")
+
+
 def test_steps_of_millions_are_spelt_out() -> None:
     scene = Scene(curve([(0, 0, 3.0), (0, 2_000_000, 2.0)]), look=RAW)
     assert picture(scene, 60, 10, ASCII)[-1] == (
