@@ -19,6 +19,7 @@ class Where(StrEnum):
     DASHBOARD = "dashboard"
     CHECKPOINT = "checkpoint"
     RUNS = "runs"
+    DETAILS = "details"
     HELP = "help"
 
 
@@ -64,8 +65,8 @@ _SPELT = {
     "question_mark": "?", "slash": "/", "colon": ":", "plus": "+", "minus": "-",
     "escape": "esc", "equals_sign": "=",
 }  # fmt: skip
-_LISTS = (Where.DASHBOARD, Where.CHECKPOINT, Where.RUNS, Where.HELP)
-_TABLES = (Where.DASHBOARD, Where.CHECKPOINT, Where.RUNS)
+_TABLES = (Where.DASHBOARD, Where.CHECKPOINT, Where.RUNS, Where.DETAILS)
+_LISTS = (*_TABLES, Where.HELP)
 
 
 def _needs_row(situation: Situation) -> str | None:
@@ -94,11 +95,15 @@ COMMANDS: tuple[Command, ...] = (
     Command(
         "next_pane", ("tab",), "next pane",
         "Next pane; on the dashboard: more chart, more table",
-        (Where.DASHBOARD, Where.CHECKPOINT), line="pane", rank=5,
+        (Where.DASHBOARD, Where.CHECKPOINT), line="pane", rank=7,
     ),
     Command(
         "previous_pane", ("shift+tab",), "previous pane", "The pane before",
         (Where.DASHBOARD, Where.CHECKPOINT),
+    ),
+    Command(
+        "details", ("i",), "details", "Sources, reasons and every warning in full",
+        (Where.DASHBOARD,), rank=5,
     ),
     Command(
         "filter", ("slash",), "filter", "Show only the rows that hold a text",
@@ -111,19 +116,19 @@ COMMANDS: tuple[Command, ...] = (
     ),
     Command(
         "pause", ("space",), "pause", "Let the screen stand still; reading goes on",
-        (Where.DASHBOARD,), rank=6,
+        (Where.DASHBOARD,), rank=8,
     ),
     Command(
         "smooth", ("e",), "smoothing", "Change how strongly the curve is smoothed",
-        (Where.DASHBOARD,), _needs_points, line="smooth", rank=8,
+        (Where.DASHBOARD,), _needs_points, line="smooth", rank=9,
     ),
     Command(
         "log_axis", ("L",), "log axis", "Linear or logarithmic loss axis",
-        (Where.DASHBOARD,), _needs_points, line="log", rank=9,
+        (Where.DASHBOARD,), _needs_points, line="log", rank=10,
     ),
     Command(
         "zoom_in", ("plus", "equals_sign"), "zoom in", "Show a shorter stretch of the curve",
-        (Where.DASHBOARD,), _needs_points, shown="+", line="zoom", rank=10,
+        (Where.DASHBOARD,), _needs_points, shown="+", line="zoom", rank=11,
     ),
     Command(
         "zoom_out", ("minus",), "zoom out", "Show a longer stretch of the curve",
@@ -157,7 +162,7 @@ COMMANDS: tuple[Command, ...] = (
     ),
     Command(
         "palette", ("colon", "ctrl+p"), "palette", "Find any of these commands by its name",
-        _TABLES, rank=7,
+        _TABLES, rank=6,
     ),
     Command(
         "show_all", ("escape",), "all rows", "Show all rows again; then the list of runs",
@@ -165,7 +170,7 @@ COMMANDS: tuple[Command, ...] = (
     ),
     Command(
         "back", ("escape",), "back", "Show all rows again, or go back to the screen before",
-        (Where.CHECKPOINT, Where.HELP), rank=2,
+        (Where.CHECKPOINT, Where.DETAILS, Where.HELP), rank=2,
     ),
     Command("help", ("question_mark",), "help", "Show all keys", _TABLES, rank=1),
     Command(

@@ -129,6 +129,13 @@ class DashboardScreen(CommandScreen):
         if path is not None:
             self.monitor.open_checkpoint(path)
 
+    def do_details(self) -> None:
+        """Show sources, reasons and warnings."""
+        from monitor.screens.details import DetailsScreen
+
+        screen = DetailsScreen(self.view, self.now, ascii_only=self.ascii_only)
+        self.app.push_screen(screen)
+
     def do_pause(self) -> None:
         """Stand still, or catch up."""
         self.is_paused = not self.is_paused

@@ -55,7 +55,7 @@ def test_the_key_line_fits_and_keeps_the_way_out(where: Where, width: int) -> No
 
 def test_the_key_line_of_the_dashboard_at_80_columns() -> None:
     assert text_of(Where.DASHBOARD, 80) == (
-        " enter open  tab pane  / filter  y copy  space pause  : palette  ? help  q quit"
+        " enter open  tab pane  i details  / filter  y copy  : palette  ? help  q quit"
     )
 
 

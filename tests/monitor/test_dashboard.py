@@ -13,6 +13,7 @@ from monitor.commands import COMMANDS
 from monitor.feed import Shown
 from monitor.options import Options
 from monitor.screens.dashboard import DashboardScreen, Emphasis, Heights, share_lines
+from monitor.screens.details import DetailsScreen
 from monitor.screens.help import HelpScreen
 from monitor.screens.palette import PaletteScreen
 from monitor.spans import exact
@@ -300,3 +301,14 @@ async def test_an_update_sends_a_few_spans_and_never_the_screen(
         await send(app, pilot, view)
         await until(pilot, lambda: bool(sent))
         assert sum(sent) < 300
+
+
+@pytest.mark.parametrize("state", ["torn", "nan"])
+async def test_details_say_sources_reasons_and_warnings(state: str) -> None:
+    async with running(views.ALL[state](), (80, 24)) as (app, pilot):
+        await pilot.press("i")
+        await until(pilot, lambda: isinstance(app.screen, DetailsScreen))
+        await pilot.pause()
+        compare(app, f"details-{state}-80x24")
+        await pilot.press("escape")
+        assert isinstance(app.screen, DashboardScreen)
