@@ -260,12 +260,12 @@ def _change(
     """Say how a file changed while it was read, None: it did not."""
     if read_bytes < before.size_bytes or after.size_bytes < before.size_bytes:
         return f"cut from {before.size_bytes} to {after.size_bytes} bytes while it was read"
-    if after != before or read_bytes != before.size_bytes:
+    if named is None or (named.device, named.inode) != (after.device, after.inode):
+        return "replaced or removed while it was read"
+    if after.mtime_ns != before.mtime_ns or read_bytes != before.size_bytes:
         return "changed while it was read"
     if entry.size_bytes is not None and entry.size_bytes != before.size_bytes:
         return f"changed from {entry.size_bytes} to {before.size_bytes} bytes before it was read"
-    if named is None or (named.device, named.inode) != (after.device, after.inode):
-        return "replaced while it was read"
     return None
 
 
