@@ -13,7 +13,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import NamedTuple, Self, TypeVar
 
 T = TypeVar("T")
 
@@ -93,6 +93,14 @@ class Mount:
         return self.type in LOCAL_TYPES
 
 
+class Stamp(NamedTuple):
+    """The least that tells a path's content from before; a tuple, made by the thousand."""
+
+    inode: int
+    size_bytes: int
+    mtime_ns: int
+
+
 Hook = Callable[[Call], None]
 _hooks: list[Hook] = []
 
@@ -127,6 +135,26 @@ def identity(path: Path | str, *, follow: bool = True) -> Identity | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     return _identity_of(found)
+
+
+def stamp(path: Path | str) -> Stamp | None:
+    """Return what a path looks like now; one that cannot be looked at looks like its error."""
+    try:
+        found = _call("stat", path, lambda: os.stat(path))  # noqa: PTH116 - half the cost of Path.stat
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        return Stamp(0, 0, -(error.errno or 1))
+    return Stamp(found.st_ino, found.st_size, found.st_mtime_ns)
+
+
+def is_directory(path: Path | str) -> bool:
+    """Whether a directory stands there; False also where that cannot be known."""
+    try:
+        found = identity(path)
+    except OSError:
+        return False
+    return found is not None and found.is_directory
 
 
 def scan(directory: Path | str) -> tuple[Entry, ...]:
@@ -360,6 +388,23 @@ def boot_id() -> str | None:
         return read_proc("sys/kernel/random/boot_id").strip()
     except OSError:
         return None
+
+
+def inotify_inodes() -> frozenset[int]:
+    """Inodes that the kernel really watches for this process by inotify.
+
+    At the limit of watches some are silently not among them.
+    """
+    found = set()
+    for entry in scan("/proc/self/fdinfo"):
+        try:
+            text = read_proc(f"self/fdinfo/{entry.name}")
+        except OSError:
+            continue  # closed since it was listed
+        for line in text.splitlines():
+            if line.startswith("inotify "):
+                found |= {int(part[4:], 16) for part in line.split() if part.startswith("ino:")}
+    return frozenset(found)
 
 
 # ---- changing --------------------------------------------------------------------------------
