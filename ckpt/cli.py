@@ -17,6 +17,7 @@ from ckpt.errors import CheckpointError
 
 if TYPE_CHECKING:
     from ckpt.checkpoint import Depth, Report
+    from ckpt.named import Named
     from ckpt.output import Output
     from ckpt.view import RunView
 
@@ -36,7 +37,7 @@ class Commands(click.Group):
         """Run a verb and leave with its exit code."""
         is_standalone = extra.pop("standalone_mode", True)
         run = functools.partial(
-            super().main, args, prog_name or "ckpt", standalone_mode=False, **extra
+            super().main, args, prog_name or self.name, standalone_mode=False, **extra
         )
         if not is_standalone:
             return run()
@@ -54,13 +55,8 @@ def _exit_code(run: Callable[[], Any]) -> int:
     except (click.Abort, KeyboardInterrupt):
         click.echo("interrupted", err=True)
         return INTERRUPTED
-    except BrokenPipeError:
-        _drop_stdout()
-        return STDOUT_GONE
     except OSError as error:
-        _drop_stdout()
-        click.echo(f"ckpt: stdout cannot be written: {error.strerror}", err=True)
-        return 2
+        return _stdout_failed(error)
     return int(code or 0)
 
 
@@ -72,7 +68,7 @@ def _version(context: click.Context, _parameter: click.Parameter, is_asked: bool
         context.exit()
 
 
-@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group("ckpt", cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
     "--version",
     is_flag=True,
@@ -102,15 +98,18 @@ def verb(function: Callable[Concatenate["Output", P], int]) -> Callable[P, int]:
     @functools.wraps(function)
     def run(*args: P.args, **options: P.kwargs) -> int:
         from ckpt.output import Output
+        from ckpt.terminal import CannotWrite
 
         output = Output.of_process(as_json=bool(options.pop("as_json")))
         try:
-            return function(output, *args, **options)
+            code = function(output, *args, **options)
+            output.out.flush()
+            return code
         except KeyboardInterrupt:
             output.fail(Interrupted("interrupted"))
             return INTERRUPTED
-        except BrokenPipeError:
-            raise
+        except CannotWrite as failure:
+            return _stdout_failed(failure.error)
         except CheckpointError as error:
             return output.fail(error)
         except OSError as error:
@@ -138,9 +137,11 @@ def status(output: "Output", run_dir: Path, *, line: bool, series: bool) -> int:
     """
     import time
 
+    from ckpt.generations import require_run
     from ckpt.sources import read_run
 
     now = time.time()
+    require_run(run_dir)
     view = read_run(run_dir, now)
     if output.as_json:
         from ckpt.present.shapes import status_json
@@ -178,10 +179,15 @@ def list_(output: "Output", run_dir: Path) -> int:
 @verb
 def show(output: "Output", path: Path) -> int:
     """Show one checkpoint: files, tensors, metadata, findings of names and headers."""
-    from ckpt.named import payload_named
-    from ckpt.verify import inspect_settled
+    from ckpt.errors import NoCheckpoint
+    from ckpt.named import find, inspect_named, is_whole_run
 
-    checkpoint = inspect_settled(payload_named(path))
+    try:
+        checkpoint = inspect_named(find(path))
+    except NoCheckpoint as error:
+        if error.hint is None and is_whole_run(path):
+            error.hint = f"this is a run: `ckpt list {path}` shows its checkpoints"
+        raise
     if output.as_json:
         from ckpt.present.shapes import show_json
 
@@ -207,12 +213,12 @@ def verify(output: "Output", paths: Sequence[Path], *, depth: str) -> int:
     Exit code 0 intact, 1 damaged, 3 unverifiable, 2 unsupported or nothing there.
     """
     from ckpt.checkpoint import Depth, worst_verdict
-    from ckpt.named import is_whole_run, payload_named
+    from ckpt.named import find, is_whole_run
 
     wanted = Depth[depth.upper()]
     is_single = len(paths) == 1 and not is_whole_run(paths[0])
     if is_single:
-        reports = [_verified(output, payload_named(paths[0]), wanted)]
+        reports = [_verified(output, find(paths[0]), wanted)]
     else:
         reports = list(_all_verified(output, paths, wanted))
     if output.as_json:
@@ -226,31 +232,30 @@ def verify(output: "Output", paths: Sequence[Path], *, depth: str) -> int:
 
 def _all_verified(output: "Output", paths: Sequence[Path], depth: "Depth") -> "Iterator[Report]":
     """Verify several paths, and all generations of those that are runs; go on after a failure."""
-    from ckpt.named import is_whole_run, payload_named, payloads_of_run
+    from ckpt.named import all_of, find, is_whole_run
 
     for path in paths:
         try:
-            if not is_whole_run(path):
-                yield _verified(output, payload_named(path), depth)
-                continue
-            generations = payloads_of_run(path)
+            payloads = all_of(path) if is_whole_run(path) else (find(path),)
         except (CheckpointError, OSError) as error:
             yield _not_verified(output, path, depth, error)
             continue
-        if not generations:
+        if not payloads and len(paths) == 1:
             raise _nothing_there(path)
-        for _slot, generation in generations:
+        if not payloads:
+            yield _not_verified(output, path, depth, _nothing_there(path))
+        for payload in payloads:
             try:
-                yield _verified(output, generation.path, depth)
+                yield _verified(output, payload, depth)
             except (CheckpointError, OSError) as error:
-                yield _not_verified(output, generation.path, depth, error)
+                yield _not_verified(output, payload.path, depth, error)
 
 
-def _verified(output: "Output", path: Path, depth: "Depth") -> "Report":
+def _verified(output: "Output", payload: "Named", depth: "Depth") -> "Report":
+    from ckpt.named import verify_named
     from ckpt.operation import drive
-    from ckpt.verify import verify
 
-    report = drive(verify(path, depth), output.verifying)
+    report = drive(verify_named(payload, depth), output.verifying)
     if not output.as_json:
         output.report(report)
     return report
@@ -315,10 +320,17 @@ def _in_words(error: OSError) -> CheckpointError:
     return words
 
 
-def _drop_stdout() -> None:
-    """Send what is still buffered nowhere, so that the interpreter's last flush is quiet too."""
+def _stdout_failed(error: OSError) -> int:
+    """End quietly when nobody reads stdout any more, else say why it cannot be written.
+
+    What is still buffered goes nowhere, so that the interpreter's own last flush is quiet too.
+    """
     from ckpt import fs
 
     if sys.stdout is not None:
         with fs.appending(Path(os.devnull)) as descriptor:
             os.dup2(descriptor, sys.stdout.fileno())
+    if isinstance(error, BrokenPipeError):
+        return STDOUT_GONE
+    click.echo(f"ckpt: stdout cannot be written: {error.strerror}", err=True)
+    return 2

@@ -1,35 +1,67 @@
-"""Which checkpoint a name on the command line means: a path, or `RUN:SLOT@GENERATION`."""
+"""What a name on the command line means: a payload on the disk, looked at and verified there.
 
+A path means what stands there; `RUN:SLOT@GENERATION` means a generation of a run, which may share
+its slot's directory with the live one.
+"""
+
+import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from ckpt import fs
-from ckpt.checkpoint import Generation, Slot, State
+from ckpt.checkpoint import (
+    Checkpoint,
+    Depth,
+    Finding,
+    Generation,
+    Report,
+    Slot,
+    State,
+    Tensor,
+    worst_first,
+)
 from ckpt.errors import NoCheckpoint
-from ckpt.formats import format_of
+from ckpt.formats import format_named, format_of
+from ckpt.formats.base import generations_inside
+from ckpt.operation import Found, Operation
+from ckpt.tensorfile import read_header
+from ckpt.verify import inspect_settled, verdict_of
 
 
-def payload_named(name: Path) -> Path:
-    """Return where the payload lies that a name means; what is there by that name comes first.
+@dataclass(frozen=True, slots=True)
+class Named:
+    """A payload and how it was named. `run_dir` is None where no run is known to hold it.
+
+    `inside` is the generation when it lies in its slot's directory beside the live one.
+    """
+
+    name: Path
+    path: Path
+    run_dir: Path | None = None
+    inside: Generation | None = None
+
+
+def find(name: Path) -> Named:
+    """Return the payload that a name means; what is there by that very name comes first.
+
+    A generation's id may be cut short as long as only one in its slot begins so.
 
     Raises:
         NoCheckpoint: nothing is there, or the run has no such generation.
     """
-    if fs.identity(name) is not None or fs.identity(name, follow=False) is not None:
-        return name
-    from ckpt.generations import scan
-
+    if fs.identity(name, follow=False) is not None:
+        return Named(name, name)
     for run_dir, wanted in _readings(str(name)):
-        slots = scan(run_dir)
-        for slot in slots:
-            for generation in slot.generations:
-                if wanted == f"{slot.name}@{generation.id}":
-                    return generation.path
-        raise NoCheckpoint(
-            f"{run_dir}: no generation {wanted}",
-            path=str(name),
-            hint=_known(slots) or f"`ckpt list {run_dir}` shows what there is",
-        )
+        known = all_of(run_dir, wanted=State)
+        begun = [each for each in known if str(each.name).startswith(f"{run_dir}:{wanted}")]
+        exact = [each for each in begun if str(each.name) == f"{run_dir}:{wanted}"]
+        if exact or len(begun) == 1:
+            return (exact or begun)[0]
+        there = "more than one generation begins with" if begun else "no generation"
+        names = ", ".join(str(each.name) for each in (begun or known)[:4])
+        hint = f"there are {names}" if names else "the run has no checkpoint yet"
+        raise NoCheckpoint(f"{run_dir}: {there} {wanted}", path=str(name), hint=hint)
     raise NoCheckpoint(
         f"{name}: no such file or directory",
         path=str(name),
@@ -45,15 +77,88 @@ def is_whole_run(path: Path) -> bool:
     return found is not None and found.is_directory and format_of(path) is None and is_run(path)
 
 
-def payloads_of_run(run_dir: Path) -> tuple[tuple[Slot, Generation], ...]:
-    """Return every generation of a run that somebody could still use, with its slot."""
+USABLE = frozenset({State.LIVE, State.RETIRED, State.WITHDRAWN, State.SEALED})
+
+
+def all_of(run_dir: Path, wanted: "frozenset[State] | type[State]" = USABLE) -> tuple[Named, ...]:
+    """Return every generation of a run in one of these states, by default all but the trash."""
     from ckpt.generations import scan
 
     return tuple(
-        (slot, generation)
+        _named(run_dir, slot, generation)
         for slot in scan(run_dir)
         for generation in slot.generations
-        if generation.state is not State.TRASH
+        if generation.state in wanted
+    )
+
+
+def inspect_named(named: Named) -> Checkpoint:
+    """Read names and headers; what cannot be parsed is a finding.
+
+    Raises:
+        NoCheckpoint: nothing there that any format claims.
+    """
+    if named.inside is None:
+        return inspect_settled(named.path)
+    return _read_inside(named, named.inside, Depth.HEADERS)
+
+
+def verify_named(named: Named, depth: Depth) -> Operation[Report]:
+    """Verify a payload; its run remembers the verdict, where it can be written to.
+
+    Raises:
+        NoCheckpoint: nothing there that any format claims.
+    """
+    from ckpt.generations import verify_in_run
+
+    if named.inside is None:
+        return (yield from verify_in_run(named.path, depth, run_dir=named.run_dir))
+    started = time.monotonic()
+    seen = _read_inside(named, named.inside, depth)
+    for finding in seen.findings:
+        yield Found(finding)
+    verdict = verdict_of(seen.findings, is_all_compared=False)
+    return Report(
+        named.name, seen.format, depth, verdict, seen.findings, 0, time.monotonic() - started
+    )
+
+
+def _named(run_dir: Path, slot: Slot, generation: Generation) -> Named:
+    live = slot.live
+    is_inside = generation is not live and generation.path == slot.path
+    return Named(
+        Path(f"{run_dir}:{slot.name}@{generation.id}"),
+        generation.path,
+        run_dir,
+        generation if is_inside else None,
+    )
+
+
+def _read_inside(named: Named, generation: Generation, depth: Depth) -> Checkpoint:
+    """Read a generation whose files lie among those of its slot: names, sizes, headers."""
+    format_ = format_named(generation.format)
+    inside = generations_inside(format_, named.path).generations if format_ else ()
+    found = next((each for each in inside if each.id == generation.id), None)
+    if format_ is None or found is None:
+        raise NoCheckpoint(f"{named.name}: not there any more", path=str(named.name))
+    tensors: list[Tensor] = []
+    findings: list[Finding] = []
+    if depth is not Depth.NAMES:
+        for entry in found.files:
+            header = read_header(named.path / entry.name, entry.name)
+            tensors += header.tensors
+            findings += header.findings
+    return Checkpoint(
+        named.name,
+        format_.name,
+        format_.label,
+        step=generation.step,
+        complete=found.complete,
+        files=found.files,
+        tensors=tuple(tensors),
+        metadata={"generation": found.id, "layers": list(found.layers)},
+        findings=worst_first(findings),
+        generation=found.id,
     )
 
 
@@ -68,8 +173,3 @@ def _readings(name: str) -> Iterator[tuple[Path, str]]:
         if found is not None and found.is_directory:
             yield run_dir, name[at + 1 :]
         at = name.find(":", at + 1)
-
-
-def _known(slots: tuple[Slot, ...]) -> str:
-    names = [f"{slot.name}@{generation.id}" for slot in slots for generation in slot.generations]
-    return f"there are {', '.join(names)}" if 0 < len(names) <= 4 else ""

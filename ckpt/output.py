@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from ckpt.checkpoint import Checkpoint, Finding, Report, Slot, Verdict
+from ckpt.checkpoint import Checkpoint, Depth, Finding, Report, Slot, Verdict
 from ckpt.errors import CheckpointError
 from ckpt.operation import Event, Found, Note, Progress
 from ckpt.present.rows import (
@@ -83,9 +83,9 @@ class Output:
             self.out.line(*line)
         self._generations(view.slots, now)
         for warned in view.warnings:
-            self.out.line(Cell(f" ! {visible(warned.message)}", Tone.WARN))
-        advice = advice_cell(view)
-        if view.advice is not None and advice is not None:
+            if view.advice is None or view.advice.message != warned.message:
+                self.out.line(Cell(f" ! {visible(warned.message)}", Tone.WARN))
+        if view.advice is not None and (advice := advice_cell(view)) is not None:
             self.out.line(Cell(f" {advice.text}", advice.tone))
 
     def status_line(self, view: "RunView", now: float) -> None:
@@ -102,7 +102,7 @@ class Output:
         self._generations(slots, now)
         findings = [finding for slot in slots for finding in slot.findings]
         if findings:
-            self.out.line()
+            self._heading("findings", len(findings))
             self.findings(findings)
 
     def _generations(self, slots: Sequence[Slot], now: float) -> None:
@@ -170,26 +170,30 @@ class Output:
     def report(self, report: Report) -> None:
         """Write what a verification of one path came to, in one line."""
         self.progress.clear()
-        read = f"{size(report.bytes_read)} read in {duration_words(report.seconds)}"
+        facts = []
+        if report.bytes_read:
+            facts.append(f"{size(report.bytes_read)} read")
+        if report.seconds >= 0.1:
+            facts.append(f"in {_duration(report.seconds)}")
+        if report.depth is not Depth.BYTES:
+            facts.append(f"{report.depth.name.lower()} only")
         self.out.line(
             verdict_cell(report.verdict),
             f"  {visible(str(report.path))}",
-            Cell(f"  {read}, depth {report.depth.name.lower()}", Tone.DIM),
+            Cell("  " + " ".join(facts), Tone.DIM),
         )
         self.out.flush()
 
     def summary(self, reports: Sequence[Report]) -> None:
         """Write how many verifications came to which verdict."""
-        counts = dict.fromkeys(Verdict, 0)
-        for report in reports:
-            counts[report.verdict] += 1
-        words = [f"{count} {verdict.value}" for verdict, count in counts.items() if count]
+        counts = [(each, sum(report.verdict is each for report in reports)) for each in Verdict]
+        words = ", ".join(f"{count} {verdict.value}" for verdict, count in counts if count)
+        plural = "" if len(reports) == 1 else "s"
         read = size(sum(report.bytes_read for report in reports))
-        self.out.line(f"{len(reports)} checkpoints: {', '.join(words)}; {read} read")
+        self.out.line(f"{len(reports)} checkpoint{plural}: {words}; {read} read")
 
 
-def duration_words(seconds: float) -> str:
-    """A duration with tenths where it is short: a verification of 0.3 s took no 0 s."""
+def _duration(seconds: float) -> str:
     return f"{seconds:.1f} s" if seconds < 10 else duration(seconds)
 
 

@@ -38,6 +38,14 @@ def is_ascii_only(encoding: str | None, environment: Mapping[str, str]) -> bool:
     return next((name for name in names if name), "") in ("C", "POSIX")
 
 
+class CannotWrite(Exception):
+    """The stream takes no more: nobody reads it, its disk is full. `error` is what it said."""
+
+    def __init__(self, error: OSError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
 @dataclass(frozen=True, slots=True)
 class Terminal:
     """A stream and what it can show. `width` is None where lines may be as long as they like."""
@@ -70,14 +78,31 @@ class Terminal:
 
     def line(self, *cells: Cell | str) -> None:
         """Write cells in their tones, and end the line."""
+        self.write("".join(self._painted(cell) for cell in cells).rstrip(" ") + "\n")
+
+    def write(self, text: str) -> None:
+        """Write text as it is.
+
+        Raises:
+            CannotWrite: the stream takes no more.
+        """
         if self.stream is not None:
-            texts = [self._painted(cell) for cell in cells]
-            self.stream.write("".join(texts).rstrip(" ") + "\n")
+            try:
+                self.stream.write(text)
+            except OSError as error:
+                raise CannotWrite(error) from error
 
     def flush(self) -> None:
-        """Bring out what was written; what goes wrong there is an OSError here."""
+        """Bring out what was written.
+
+        Raises:
+            CannotWrite: the stream takes no more.
+        """
         if self.stream is not None:
-            self.stream.flush()
+            try:
+                self.stream.flush()
+            except OSError as error:
+                raise CannotWrite(error) from error
 
     def table(self, columns: Sequence[Column], rows: Sequence[Row]) -> None:
         """Write one line per row; where they do not fit, the widest texts lose their middles."""
@@ -112,7 +137,7 @@ class Terminal:
                 laid[place] = [self._painted(Cell(text, tone)) for text, tone in pairs]
         gap, margin = " " * GAP, " " * MARGIN
         lines = [margin + gap.join(parts).rstrip(" ") for parts in zip(*laid, strict=True)]
-        self.stream.write("\n".join(lines) + "\n")
+        self.write("\n".join(lines) + "\n")
 
     def _laid(self, texts: Sequence[str], column: Column, width: int) -> list[str]:
         """Make the texts of a column equally wide."""
@@ -157,12 +182,9 @@ class ProgressLine:
         self._shown_at = -REPAINT_S
 
     def _overwrite(self, text: str, ending: str = "") -> None:
-        stream = self._terminal.stream
-        if stream is None:
-            return
         length = cell_width(text)
-        stream.write("\r" + text + " " * (self._length - length) + ending)
-        stream.flush()
+        self._terminal.write("\r" + text + " " * (self._length - length) + ending)
+        self._terminal.flush()
         self._length = length
 
 

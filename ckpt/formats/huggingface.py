@@ -45,7 +45,9 @@ class HuggingFace:
     label: ClassVar[str] = "Hugging Face"
 
     def owns(self, path: Path) -> bool:
-        """Whether it is a directory with weights, an index or a trainer's state by their names."""
+        """Whether a directory has weights or a trainer's state by their names, or it is an index."""
+        if path.name == INDEX:
+            return True
         try:
             names = {entry.name for entry in fs.scan(path)}
         except OSError:
@@ -89,8 +91,9 @@ class HuggingFace:
         Raises:
             NoCheckpoint, UnreadableCheckpoint: the directory is not there or may not be listed.
         """
-        listing = list_files(path)
-        trainer = read_trainer(path, listing.sizes.keys())
+        directory = path.parent if path.name == INDEX else path
+        listing = list_files(directory)
+        trainer = read_trainer(directory, listing.sizes.keys())
         index = _read_index(listing)
         findings = [*listing.findings, *trainer.findings, *index.findings]
         findings += _missing(listing, index)
@@ -99,7 +102,7 @@ class HuggingFace:
         tensors: list[Tensor] = []
         if depth >= Depth.HEADERS:
             for file in weights:
-                header = read_header(path / file, file)
+                header = read_header(directory / file, file)
                 tensors += header.tensors
                 findings += header.findings
             findings += _compare(index, tensors)
@@ -110,7 +113,7 @@ class HuggingFace:
             path,
             self.name,
             self.label,
-            step=trainer.step if trainer.step is not None else step_in_name(path.name),
+            step=trainer.step if trainer.step is not None else step_in_name(directory.name),
             epoch=trainer.epoch,
             loss=trainer.loss,
             created_at=trainer.saved_at or listing.newest,

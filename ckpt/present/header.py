@@ -44,6 +44,7 @@ QUIET_STATES = frozenset(
 """States that need no reason on the screen."""
 
 OVERFLOW_WIDTH = 72  # from here on a line more costs less than a fact less
+MOST_SAVES_TOLD = 1000  # beyond, the bytes tell more, and a count would change all the time
 BAR_WIDTHS = (24, 16, 10)
 TREND_IS_FLAT = 0.001  # a relative change of the smoothed loss below this is drawn as a flat arrow
 
@@ -83,10 +84,7 @@ def header_lines(
         kept, _ = _fit([piece for piece in left_over if piece.gap], width - 1)
         if kept:
             lines.append(_joined(kept))
-    reason = _reason(view)
-    if reason is not None:
-        text = to_ascii(reason.text) if ascii_only else reason.text
-        lines.insert(1, (Cell(" " + _cut_at_a_word(text, width - 1), reason.tone),))
+    lines[1:1] = _reason_lines(view, width, ascii_only=ascii_only)
     fitting = tuple(line for line in lines if line and _columns_of(line) <= width)
     return fitting or ((health_cell(view),),)
 
@@ -292,7 +290,7 @@ def _verified_cells(view: RunView) -> Line:
 def _disk_cells(view: RunView) -> Line:
     title = Cell("disk: ", Tone.DIM)
     left = view.disk.saves_left
-    if left is not None:
+    if left is not None and left < MOST_SAVES_TOLD:
         tone = Tone.BAD if left < 1 else Tone.WARN if left < 3 else Tone.PLAIN
         sign = "! " if left < 3 else ""
         return (title, Cell(f"{sign}{integer(left)} save{'' if left == 1 else 's'} left", tone))
@@ -308,11 +306,17 @@ def _watching_cells(view: RunView) -> Line:
     return (Cell(f"{visible(view.watching.mode)}{reason}", Tone.DIM),)
 
 
-def _reason(view: RunView) -> Cell | None:
+def _reason_lines(view: RunView, width: int, *, ascii_only: bool) -> list[Line]:
+    """Why a run is not well, or what it waits for; on two lines where one is too short."""
     if view.health.state in QUIET_STATES or not view.health.reasons:
-        return None
+        return []
     tone = Tone.DIM if view.health.state is HealthState.WAITING else Tone.WARN
-    return Cell(visible("; ".join(view.health.reasons)), tone)
+    text = visible("; ".join(view.health.reasons))
+    most = 2 if width >= OVERFLOW_WIDTH else 1
+    words = _words(
+        to_ascii(text) if ascii_only else text, width - 1, most, "~" if ascii_only else "…"
+    )
+    return [(Cell(" " + line, tone),) for line in words]
 
 
 # ---- fitting --------------------------------------------------------------------------------
@@ -370,16 +374,21 @@ def _spelt(pieces: list[Piece], *, ascii_only: bool) -> list[Piece]:
     ]
 
 
-def _cut_at_a_word(text: str, width: int) -> str:
-    """As many whole words as fit: half a number would be another number."""
-    if cell_width(text) <= width:
-        return text
-    words: list[str] = []
+def _words(text: str, width: int, most: int, dots: str) -> list[str]:
+    """Break text between words into `most` lines; what is left over is dropped whole words."""
+    lines = [""]
     for word in text.split(" "):
-        if cell_width(" ".join([*words, word])) > width - 2:
+        longer = f"{lines[-1]} {word}" if lines[-1] else word
+        if cell_width(longer) <= width:
+            lines[-1] = longer
+        elif len(lines) < most and lines[-1]:
+            lines.append(shorten(word, width, ellipsis=dots))
+        else:
+            while lines[-1] and cell_width(lines[-1]) + 2 > width:
+                lines[-1] = lines[-1].rpartition(" ")[0]
+            lines[-1] = f"{lines[-1].rstrip(',;:')} {dots}".lstrip()
             break
-        words.append(word)
-    return " ".join(words).rstrip(",;:") + " …" if words else shorten(text, width)
+    return lines
 
 
 def _bar(done: float, width: int) -> str:

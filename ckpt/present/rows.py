@@ -248,7 +248,7 @@ def _slot_cells(slot: Slot, name: str) -> tuple[Cell, ...]:
     sign, tone = STATE_SIGNS[slot.state]
     wrong = first_error(slot.findings) or next(iter(slot.findings), None)
     if wrong is not None:
-        said = Cell(f"✗ {visible(wrong.message)}", Tone.BAD)
+        said = Cell(f"✗ {visible(wrong.message.partition('; ')[0])}", Tone.BAD)
     elif slot.state is State.WITHDRAWN:
         said = Cell("withdrawn on purpose", Tone.DIM)
     else:
