@@ -45,7 +45,7 @@ class HuggingFace:
     label: ClassVar[str] = "Hugging Face"
 
     def owns(self, path: Path) -> bool:
-        """Whether a directory has weights or a trainer's state by their names, or it is an index."""
+        """Whether the names in a directory tell of weights or a trainer, or it is an index."""
         if path.name == INDEX:
             return True
         try:
