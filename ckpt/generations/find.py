@@ -26,18 +26,15 @@ def is_run(path: Path) -> bool:
     """Whether a directory is one run; False as well when it cannot be looked at.
 
     An empty directory is a run in which nothing has happened yet. A directory whose children are
-    runs is a list of runs and no run itself.
+    runs is a list of runs and no run itself; one child that holds checkpoints and no progress is
+    where a run keeps them.
     """
     try:
         entries = fs.scan(path)
-        if all(entry.name.startswith(".") for entry in entries):
+        if all(entry.name.startswith(".") for entry in entries) or _is_run(path, entries):
             return True
-        if _is_run_itself(path, entries):
-            return True
-        holding = [child for child, inside in _children(path, entries) if _holds(child, inside)]
-        return len(holding) == 1 and not _is_run_itself(
-            holding[0], fs.scan(holding[0]), strict=True
-        )
+        holding = [inside for child, inside in _children(path, entries) if _is_run(child, inside)]
+        return len(holding) == 1 and not _has_progress(holding[0])
     except OSError:
         return False
 
@@ -76,9 +73,9 @@ def child_runs(path: Path) -> tuple[Path, ...]:
     """Return the runs directly in a directory that is no run itself, by name."""
     try:
         entries = fs.scan(path)
-        if _is_run_itself(path, entries):
+        if _is_run(path, entries):
             return ()
-        return tuple(child for child, inside in _children(path, entries) if _holds(child, inside))
+        return tuple(child for child, inside in _children(path, entries) if _is_run(child, inside))
     except OSError:
         return ()
 
@@ -89,10 +86,9 @@ def find_run(directory: Path) -> Path:
     Raises:
         NoSuchRun: it means none, or more than one.
     """
-    if look(directory).glance is not None and _is_run_itself_at(directory.parent):
-        return directory.parent
-    if _is_run_itself_at(directory):
-        return directory
+    absolute = directory.absolute()
+    if look(absolute).glance is not None and is_run(absolute.parent):
+        return absolute.parent
     children = child_runs(directory)
     if len(children) == 1 and not is_run(directory):
         return children[0]
@@ -114,23 +110,17 @@ def run_of(payload: Path) -> Path | None:
 # ---- private ----------------------------------------------------------------------------------
 
 
-def _is_run_itself_at(path: Path) -> bool:
-    try:
-        return _is_run_itself(path, fs.scan(path))
-    except OSError:
-        return False
+def _is_run(path: Path, entries: tuple[fs.Entry, ...]) -> bool:
+    """Whether progress files or checkpoints lie directly in a directory."""
+    return (
+        _has_progress(entries)
+        or any(entry.name == "trainer_state.json" for entry in entries)
+        or any(_is_checkpoint(path, entry) for entry in entries)
+    )
 
 
-def _is_run_itself(path: Path, entries: tuple[fs.Entry, ...], *, strict: bool = False) -> bool:
-    """Whether a progress file or (unless `strict`) a checkpoint lies directly in it."""
-    held = {entry.name for entry in entries}
-    if CONTROL in held or held & RUN_FILES:
-        return True
-    if strict:
-        return False
-    if "trainer_state.json" in held:
-        return True
-    return any(_is_checkpoint(path, entry) for entry in entries)
+def _has_progress(entries: tuple[fs.Entry, ...]) -> bool:
+    return any(entry.name == CONTROL or entry.name in RUN_FILES for entry in entries)
 
 
 def _is_checkpoint(path: Path, entry: fs.Entry) -> bool:
@@ -164,10 +154,6 @@ def _children(
             yield path / entry.name, fs.scan(path / entry.name)
         except OSError:
             continue
-
-
-def _holds(child: Path, entries: tuple[fs.Entry, ...]) -> bool:
-    return _is_run_itself(child, entries)
 
 
 def _in_words(error: OSError) -> str:

@@ -58,6 +58,7 @@ def to_slot(draft: Draft, recorded: Recorded) -> Slot:
             generations.append(recorded(_generation(payload, payload.glance, state), payload))
         else:
             leftovers.append(_leftover(sibling, payload))
+    generations.sort(key=_rank)
     state = State.LIVE if is_live else State.BROKEN
     if live is None and not findings:
         state, missing = _missing(draft.name, generations)
@@ -67,7 +68,7 @@ def to_slot(draft: Draft, recorded: Recorded) -> Slot:
         _format_name(live, draft.hidden),
         Path(draft.path),
         state,
-        _told_apart(sorted(generations, key=_rank)),
+        _told_apart(generations),
         tuple({each.path: each for each in reversed(leftovers)}.values())[::-1],
         tuple(findings),
     )
