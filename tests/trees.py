@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import struct
 from pathlib import Path
 from typing import Any
@@ -47,8 +48,11 @@ def put_checkpoint(
 
 
 def snapshot(directory: Path) -> dict[str, bytes | None]:
-    """Every path below a directory with its bytes (None: a directory)."""
-    return {
-        str(path.relative_to(directory)): None if path.is_dir() else path.read_bytes()
-        for path in sorted(directory.rglob("*"))
-    }
+    """Every path below a directory with its bytes (None: a directory; of a link: its target)."""
+    return {str(path.relative_to(directory)): _content(path) for path in directory.rglob("*")}
+
+
+def _content(path: Path) -> bytes | None:
+    if path.is_symlink():
+        return os.fsencode(os.readlink(path))
+    return None if path.is_dir() else path.read_bytes()
