@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 STATE_S, DIRECTORY_S, CHECKPOINT_S = 1.0, 2.0, 5.0
 REMOTE_FACTOR = 3.0
-QUIET_S = 0.05  # after a hint was acted on, what follows is collected for this long
+QUIET_S = 0.02  # after a hint was acted on, what follows is collected for this long
+MOST_ANSWERS, ANSWERS_PER_S = 120.0, 2.5  # a storm of events is answered at once, then calmly
 RETRY_EVENTS_S = 60.0
 MOST_WATCHES = 32
 _LIMITS = {
@@ -57,6 +58,11 @@ class _Group:
         before = self.seen
         self.seen = {path: before[path] if path in before else fs.stamp(path) for path in paths}
 
+    def look_at(self, paths: set[Path]) -> None:
+        """Take note of what an event told, so that the next poll does not tell it again."""
+        for path in self.seen.keys() & paths:
+            self.seen[path] = fs.stamp(path)
+
     def changed(self) -> set[Path]:
         found = set()
         for path, before in self.seen.items():
@@ -77,6 +83,7 @@ class Watcher:
         self._is_stopped = self._is_woken = False
         self._targets = Targets()
         self._quiet_until = 0.0
+        self._allowance = _Allowance()
         mount = _mount_of(run_dir)
         self._polling_reason = _why_polling(mount, poll_s)
         scale = 1.0 if mount is None or mount.sends_events else REMOTE_FACTOR
@@ -84,6 +91,7 @@ class Watcher:
         self._files = _Group(base)
         self._directories = _Group(base * DIRECTORY_S)
         self._checkpoints = _Group(base * CHECKPOINT_S)
+        self._groups = (self._files, self._directories, self._checkpoints)
         self._events = None if self._polling_reason else _Events(self._hint)
 
     @property
@@ -122,9 +130,8 @@ class Watcher:
                 if self._is_stopped:
                     return frozenset()
                 if self._hints and now >= self._quiet_until:
-                    found |= self._hints
-                    self._hints = set()
-                    self._quiet_until = now + QUIET_S
+                    found |= self._take_hints()
+                    self._quiet_until = now + self._allowance.take(now)
                 if found or self._is_woken or now >= deadline:
                     self._is_woken = False
                     return frozenset(found)
@@ -149,7 +156,7 @@ class Watcher:
 
     def _poll(self) -> set[Path]:
         found: set[Path] = set()
-        for group in (self._files, self._directories, self._checkpoints):
+        for group in self._groups:
             now = time.monotonic()
             if group.due <= now:
                 found |= group.changed()
@@ -158,14 +165,34 @@ class Watcher:
                     self._events.check()
         return found
 
+    def _take_hints(self) -> set[Path]:
+        hints, self._hints = self._hints, set()
+        for group in self._groups:
+            group.look_at(hints)
+        return hints
+
     def _next_poll(self) -> float:
-        return min(self._files.due, self._directories.due, self._checkpoints.due)
+        return min(group.due for group in self._groups)
 
     def _hint(self, path: Path) -> None:
         with self._condition:
             if not self._hints:
                 self._condition.notify_all()
             self._hints.add(path)
+
+
+@dataclass(slots=True)
+class _Allowance:
+    """How many more hints may be answered at once; it fills up again while it is quiet."""
+
+    left: float = MOST_ANSWERS
+    at: float = 0.0
+
+    def take(self, now: float) -> float:
+        """Count one answer; return how long to collect hints before the next one."""
+        self.left = min(MOST_ANSWERS, self.left + (now - self.at) * ANSWERS_PER_S) - 1
+        self.at = now
+        return QUIET_S if self.left > 0 else 1 / ANSWERS_PER_S
 
 
 class _Events:
@@ -183,14 +210,12 @@ class _Events:
         self._observer: BaseObserver | None = None
         self._directories: Mapping[Path, fs.Stamp | None] = {}
         self._files: frozenset[Path] = frozenset()
-        self._checkpoints: frozenset[Path] = frozenset()
         self._retry_at = 0.0
         self._is_starting = self._is_stopped = False
 
     def watch(self, targets: Targets) -> None:
         """Take these targets; the watches follow at the next `check`."""
         self._files = frozenset(targets.state_files)
-        self._checkpoints = frozenset(targets.checkpoint_directories)
         wanted = targets.run_directories[:MOST_WATCHES]
         if set(wanted) != set(self._directories):
             self._directories = dict.fromkeys(wanted)
@@ -286,15 +311,14 @@ class _Events:
     def take(self, event: "FileSystemEvent", real: Path, directory: Path) -> None:
         """Turn an event into the targets that it speaks of; called by watchdog's thread."""
         for name in (event.src_path, event.dest_path):
-            if not name:
-                continue
             text = name if isinstance(name, str) else name.decode(errors="surrogateescape")
-            path = directory / Path(text).name if Path(text).parent == real else None
-            if path is None:
+            parent, _, last = text.rpartition("/")
+            if parent != str(real):
                 continue
-            if path in self._files or path in self._checkpoints:
+            path = directory / last
+            if path in self._files:
                 self._hint(path)
-            if event.event_type not in ("modified", "closed"):
+            elif event.is_directory or not _is_passing(event.event_type, last):
                 self._hint(directory)
 
 
@@ -308,6 +332,11 @@ class _Handler:
 
     def dispatch(self, event: "FileSystemEvent") -> None:
         self.events.take(event, self.real, self.directory)
+
+
+def _is_passing(event_type: str, name: str) -> bool:
+    """Whether a file's event says nothing of the run: an unknown file grew, or is temporary."""
+    return event_type in ("modified", "closed") or name.startswith(".") or name.endswith(".tmp")
 
 
 def _inode(stamp: fs.Stamp | None) -> int | None:
