@@ -30,6 +30,7 @@ class LineSource:
         self._cadence = Cadence()
         self._source = Source(str(path), kind)
         self._seen: fs.Identity | None = None
+        self._shows_sketch = False
         self._begin()
 
     def _begin(self) -> None:
@@ -84,7 +85,7 @@ class LineSource:
         self._exact.start_at(file, 0)
         follower, records = LineFile(self.path), self._make_records()
         follower.start_at(file, end)
-        self._sketch = follower, records
+        self._sketch, self._shows_sketch = (follower, records), True
         rows = records.rows(lines, identity.modified_at)
         self._note_times(rows, identity)
         yield RowsRead(str(self.path), rows, str(self.path), restarts=True, is_sketch=True)
@@ -96,15 +97,16 @@ class LineSource:
         if rows:
             yield RowsRead(str(self.path), rows, str(self.path), restarts=self._replaces)
             self._replaces = False
+        if self._sketch is not None and self._exact.offset >= self._sketch[0].offset:
+            self._sketch = None
         if self._sketch is None:
             self._note_times(rows, identity)
+            if self._shows_sketch and not self._replaces:
+                self._shows_sketch = False
+                yield SketchReplaced(str(self.path))
             return
         follower, records = self._sketch
-        if self._exact.offset >= follower.offset:
-            self._records.facts = {**self._records.facts, **records.facts}
-            self._sketch = None
-            yield SketchReplaced(str(self.path))
-        elif rows := records.rows(follower.take(file), identity.modified_at):
+        if rows := records.rows(follower.take(file), identity.modified_at):
             self._note_times(rows, identity)
             yield RowsRead(str(self.path), rows, str(self.path), is_sketch=True)
 
