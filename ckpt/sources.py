@@ -317,7 +317,7 @@ class RunReader:
 
     def _merged_paths(self) -> tuple[Path, ...]:
         """The newest of them: what is written beside a checkpoint after it was published."""
-        return (*self._astrai.paths[-2:], *self._trainer.paths[-2:])
+        return (*self._astrai.paths[:2], *self._trainer.paths[:3])
 
     def _look_at_staging(self, now: float) -> Iterator[RunEvent]:
         """Tell when a checkpoint that is being written was last touched."""

@@ -95,7 +95,7 @@ class TrainerState:
         is_due = self.retry_at is not None and now >= self.retry_at
         if identity != self._identity or chosen != self._chosen or is_due:
             self._chosen, self._identity, self._replaces = chosen, identity, True
-            self._reading = _parts(chosen)
+            self._reading, self.retry_at = _parts(chosen), None
         elif self._reading is None:
             return
         yield from self._go_on(chosen, identity, now)
