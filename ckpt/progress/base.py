@@ -16,7 +16,7 @@ from ckpt.run import RunEvent
 RETRY_S = 0.25
 GIVE_UP_S = 0.75
 CADENCE_INTERVALS = 64
-SLICE_BYTES = 4 << 20
+SLICE_BYTES = 1 << 20
 
 
 class ProgressFile(Protocol):

@@ -16,7 +16,7 @@ from ckpt.progress.training_state import Seen
 from ckpt.run import RowsRead, RunEvent, Source, SourceRead
 
 KIND = "samples"
-READ_BYTES = 4 * SLICE_BYTES
+READ_BYTES = 16 * SLICE_BYTES
 _KEPT = ("loss", "best_loss", "learning_rate", "grad_norm")
 
 
