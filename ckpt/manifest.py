@@ -4,23 +4,21 @@ Turns its bytes into a value plus findings, and builds the bytes of a new one. K
 manifest says, never what lies on the disk beside it.
 """
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ckpt import jsontext
 from ckpt.checkpoint import NOTHING, Finding, Severity
 from ckpt.errors import DuplicateKey, TornRead
 
-if TYPE_CHECKING:
-    from pydantic import ValidationError
-
-    from ckpt.manifest_model import Model
-
 NAME = "manifest.json"
 VERSION = 1
 REQUIRED = ("meta.json", "config.json", "model.safetensors")
 EXTENSION = "ckpt"
+_SHA256 = re.compile(r"[0-9a-fA-F]{64}")
+_KINDS = {str: "text", int: "an integer", dict: "an object"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,14 +75,8 @@ def read_manifest(data: bytes) -> Manifest:
     if version != VERSION:
         text = f"{NAME}: made by a newer version ({version}), this program reads {VERSION}"
         return _unusable("unsupported-version", text)
-    from pydantic import ValidationError
-
-    from ckpt.manifest_model import Model
-
-    try:
-        return _from_model(Model.model_validate(value))
-    except ValidationError as error:
-        return Manifest(findings=tuple(_findings_of(error)))
+    wrong = [_error("bad-manifest", f"{NAME}: {text}") for text in _problems(value)]
+    return Manifest(findings=tuple(wrong)) if wrong else _from_fields(value)
 
 
 def build(
@@ -119,37 +111,79 @@ def is_safe_name(name: str) -> bool:
     return bool(name) and name not in (".", "..") and "/" not in name and "\0" not in name
 
 
-def _from_model(model: "Model") -> Manifest:
+# ---- fields: by hand, as hundreds of manifests are read before a run's first line is shown -----
+
+
+def _problems(value: Mapping[str, Any]) -> Iterator[str]:
+    """Say where a field is not what version 1 wants; unknown fields are nobody's fault."""
+    for key, kind in (("created_at", str), ("optimizer_step", int), ("policy_version", int)):
+        yield from _if_not(key, value.get(key), kind, or_none=True)
+    yield from _if_no_texts("tensors", value.get("tensors"))
+    files = value.get("files")
+    yield from _if_not("files", files, dict)
+    for name, entry in files.items() if isinstance(files, dict) else ():
+        where = f"files.{name}"
+        yield from _if_not(where, entry, dict)
+        if not isinstance(entry, dict):
+            continue
+        size, digest = entry.get("size"), entry.get("sha256")
+        if type(size) is not int or size < 0:
+            yield f"{where}.size: expected a number of bytes, found {size!r:.60}"
+        if not isinstance(digest, str) or not _SHA256.fullmatch(digest):
+            yield f"{where}.sha256: expected 64 hexadecimal digits, found {digest!r:.60}"
+    yield from _extension_problems(value.get(EXTENSION))
+
+
+def _extension_problems(extension: Any) -> Iterator[str]:
+    yield from _if_not(EXTENSION, extension, dict, or_none=True)
+    if not isinstance(extension, dict):
+        return
+    for key, kind in (("v", int), ("generation", str), ("parent", str), ("chunk_bytes", int)):
+        yield from _if_not(f"{EXTENSION}.{key}", extension.get(key), kind, or_none=True)
+    chunks = extension.get("chunks")
+    yield from _if_not(f"{EXTENSION}.chunks", chunks, dict, or_none=True)
+    for name, hashes in chunks.items() if isinstance(chunks, dict) else ():
+        yield from _if_no_texts(f"{EXTENSION}.chunks.{name}", hashes)
+
+
+def _if_not(where: str, found: Any, kind: type, *, or_none: bool = False) -> Iterator[str]:
+    """Say so when a value is not exactly of a kind: true is no integer."""
+    if type(found) is not kind and not (or_none and found is None):
+        yield f"{where}: expected {_KINDS[kind]}, found {found!r:.60}"
+
+
+def _if_no_texts(where: str, found: Any) -> Iterator[str]:
+    if not isinstance(found, list):
+        yield f"{where}: expected a list of text, found {found!r:.60}"
+    elif set(map(type, found)) - {str}:
+        odd = next(item for item in found if not isinstance(item, str))
+        yield f"{where}: expected a list of text, found {odd!r:.60} in it"
+
+
+def _from_fields(value: Mapping[str, Any]) -> Manifest:
     findings = []
     files = {}
-    for name, entry in model.files.items():
+    for name, entry in value["files"].items():
         if is_safe_name(name):
-            files[name] = Listed(entry.size, entry.sha256.lower())
+            files[name] = Listed(entry["size"], entry["sha256"].lower())
         else:
             text = f"{NAME}: lists {name!r}, which is no plain file name of this directory"
             findings.append(_error("bad-entry-name", text))
     missing = [name for name in REQUIRED if name not in files]
     findings += [_error("bad-manifest", f"{NAME}: does not list {name}") for name in missing]
-    extension = model.extension
+    extension = value.get(EXTENSION) or NOTHING
     return Manifest(
-        created_at=model.created_at,
-        optimizer_step=model.optimizer_step,
-        policy_version=model.policy_version,
-        tensors=model.tensors,
+        created_at=value.get("created_at"),
+        optimizer_step=value.get("optimizer_step"),
+        policy_version=value.get("policy_version"),
+        tensors=tuple(value["tensors"]),
         files=files,
-        generation=extension.generation,
-        parent=extension.parent,
-        chunk_bytes=extension.chunk_bytes,
-        chunks=extension.chunks,
+        generation=extension.get("generation"),
+        parent=extension.get("parent"),
+        chunk_bytes=extension.get("chunk_bytes"),
+        chunks={name: tuple(hashes) for name, hashes in (extension.get("chunks") or {}).items()},
         findings=tuple(findings),
     )
-
-
-def _findings_of(error: "ValidationError") -> Iterable[Finding]:
-    for problem in error.errors(include_url=False, include_input=True):
-        where = ".".join(str(part) for part in problem["loc"])
-        text = f"{NAME}: {where}: {problem['msg']}, found {problem.get('input')!r:.60}"
-        yield _error("bad-manifest", text)
 
 
 def _unusable(code: str, message: str) -> Manifest:
