@@ -578,6 +578,29 @@ def test_a_scan_opens_no_payload_and_writes_nothing(golden: Path) -> None:
     assert snapshot(run) == before
 
 
+@pytest.mark.parametrize("name", ["step_1", ".step_2.retired-abcdefgh", "logs"])
+@pytest.mark.parametrize("call_name", ["stat", "scan"])
+def test_what_is_removed_during_a_scan_is_not_there(
+    tmp_path: Path, name: str, call_name: str
+) -> None:
+    for each in ("step_1", "step_2", ".step_2.retired-abcdefgh", "logs/step_0"):
+        put_checkpoint(tmp_path / each, 1)
+    removed = []
+
+    def remove(call: fs.Call) -> None:
+        if call.name == call_name and call.path == str(tmp_path / name) and not removed:
+            removed.append(call)
+            shutil.rmtree(tmp_path / name)
+
+    with fs.hooked(remove):
+        slots = scan(tmp_path)
+    assert removed
+    whole = {"step_1": "step_1", "step_2": "step_2", "logs": "logs/step_0"}
+    expected = [found for key, found in whole.items() if key != name]
+    assert sorted(slot.name for slot in slots) == sorted(expected)
+    assert all(slot.state is State.LIVE and not slot.leftovers for slot in slots)
+
+
 def test_a_run_that_went_away_raises(tmp_path: Path) -> None:
     scanner = Scanner(tmp_path / "run")
     with pytest.raises(FileNotFoundError):

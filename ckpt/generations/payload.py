@@ -8,6 +8,8 @@ import hashlib
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from errno import ENOENT
+from os import strerror
 from pathlib import Path
 from typing import TypeAlias
 
@@ -44,6 +46,11 @@ class Payload:
     has_subdirectories: bool = False
     error: OSError | None = None
     stamp: Stamp | None = None
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether nothing is there (any more): it was removed while it was looked for."""
+        return isinstance(self.error, FileNotFoundError)
 
 
 def look(path: Path, *, with_stamp: bool = False) -> Payload:
@@ -130,17 +137,19 @@ def _look_now(path: Path, *, with_stamp: bool) -> tuple[Payload, _Watched]:
         names: tuple[str, ...] = ()
         has_subdirectories = False
         watched: _Watched = ((str(path), root),)
-        if root is not None and root.is_directory:
+        if root is None:
+            return Payload(path, error=FileNotFoundError(ENOENT, strerror(ENOENT), str(path))), ()
+        if root.is_directory:
             entries = fs.scan(path)
             names = tuple(sorted(entry.name for entry in entries if not entry.is_directory))
             has_subdirectories = len(names) < len(entries)
             hot = [f"{path}/{name}" for name in _REWRITTEN_IN_PLACE if name in names]
             watched += tuple((name, fs.identity(name)) for name in hot)
         stamp = _stamp(path, names) if with_stamp else None
+        payload = Payload(path, names=names, has_subdirectories=has_subdirectories, stamp=stamp)
+        return _claimed(payload), watched
     except OSError as error:
         return Payload(path, error=error), ()
-    payload = Payload(path, names=names, has_subdirectories=has_subdirectories, stamp=stamp)
-    return _claimed(payload), watched
 
 
 def _stamp(path: Path, names: tuple[str, ...]) -> Stamp:
@@ -161,12 +170,15 @@ def _claimed(payload: Payload) -> Payload:
     except CheckpointError as error:
         finding = Finding(error.code, Severity.ERROR, error.message, hint=error.hint)
         glance = Glance(path, format_.name, complete=False, findings=(finding,))
-    return replace(
-        payload,
-        format=format_,
-        glance=glance,
-        inside=generations_inside(format_, path),
-        id=glance.generation or glance.digest or _digest(payload),
+    return Payload(
+        path,
+        format_,
+        glance,
+        generations_inside(format_, path),
+        glance.generation or glance.digest or _digest(payload),
+        payload.names,
+        payload.has_subdirectories,
+        stamp=payload.stamp,
     )
 
 

@@ -149,22 +149,30 @@ class _Walk:
                 self._directory(found, prefix, path, levels)
             elif entry.is_file and name.endswith(FILE_SUFFIXES):
                 payload = self._look(path)
-                if payload.glance is not None or payload.error is not None:
+                is_there = payload.glance is not None or payload.error is not None
+                if is_there and not payload.is_gone:
                     _draft(found, prefix, directory, name).live = payload
         for sibling, path in hidden:
-            slot = _owner(sibling.slot, prefix, found)
-            _draft(found, prefix, directory, slot).hidden.append((sibling, self._look(path)))
+            payload = self._look(path)
+            if not payload.is_gone:
+                slot = _owner(sibling.slot, prefix, found)
+                _draft(found, prefix, directory, slot).hidden.append((sibling, payload))
         return {name: draft for name, draft in found.items() if _is_of_a_checkpoint(draft)}
 
     def _directory(self, found: dict[str, Draft], prefix: str, path: str, levels: int) -> None:
         payload = self._look(path)
         directory, _, name = path.rpartition("/")
+        if payload.is_gone:
+            return
         if payload.glance is not None or (payload.error is not None and name != "lost+found"):
             _draft(found, prefix, directory, name).live = payload
             return
         if payload.format is not None or payload.error is not None:
             return
-        inner = self.drafts(path, f"{prefix}{name}/", levels - 1) if levels else {}
+        try:
+            inner = self.drafts(path, f"{prefix}{name}/", levels - 1) if levels else {}
+        except FileNotFoundError:
+            return
         found |= inner
         is_named_so = names.looks_like_checkpoint(name) or (name.isdigit() and not prefix)
         is_bare = not inner and not payload.has_subdirectories

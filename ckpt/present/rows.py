@@ -246,7 +246,11 @@ def _generation_cells(
 
 def _slot_cells(slot: Slot, name: str) -> tuple[Cell, ...]:
     sign, tone = STATE_SIGNS[slot.state]
-    wrong = first_error(slot.findings) or next(iter(slot.findings), None)
+    wrong = first_error(slot.findings)
+    if wrong is None and slot.findings:  # a first save that is under way is nothing broken
+        said = Cell(f"· {visible(slot.findings[0].message.partition('; ')[0])}", Tone.DIM)
+        state = Cell("· unfinished", Tone.DIM)
+        return (Cell(name), Cell(integer(slot.step)), NO_CELL, NO_CELL, NO_CELL, state, said)
     if wrong is not None:
         said = Cell(f"✗ {visible(wrong.message.partition('; ')[0])}", Tone.BAD)
     elif slot.state is State.WITHDRAWN:
