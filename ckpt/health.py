@@ -20,7 +20,7 @@ LASTING_NONFINITE = 5
 CLOCK_AHEAD_S = 60.0
 FRESH_S = 120.0
 SAVING_S = 60.0
-AFTERLIFE_S = 3.0
+AFTERLIFE_S = 1.0
 _MOVING = (HealthState.TRAINING, HealthState.EVALUATING, HealthState.SAVING)
 
 
@@ -137,9 +137,8 @@ def _dead(view: RunView, silence: float | None) -> Health | None:
     process = view.process
     if process.is_alive is not False:
         return None
-    source = _learned(view)
-    usual = source.cadence_s or 0.0 if source is not None else 0.0
-    if silence is not None and silence < max(AFTERLIFE_S, 3 * usual) and _was_seen_to_move(view):
+    gone_at = math.inf if process.gone_at is None else process.gone_at
+    if view.updated_at is not None and view.updated_at > gone_at + AFTERLIFE_S:
         return None  # somebody goes on writing: the record is of an older process
     reasons = [f"process {process.pid} on this host ({process.host}) is gone"]
     if view.step is not None and silence is not None:
@@ -147,10 +146,6 @@ def _dead(view: RunView, silence: float | None) -> Health | None:
     elif view.step is None:
         reasons.append("it wrote no progress")
     return Health(HealthState.DEAD, tuple(reasons))
-
-
-def _was_seen_to_move(view: RunView) -> bool:
-    return any(source.changed_at is not None for source in view.sources)
 
 
 def _diverged(view: RunView) -> Health | None:

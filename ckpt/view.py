@@ -108,7 +108,8 @@ class Disk:
 class RunProcess:
     """The trainer's process as `run.json` recorded it; `is_alive` None: cannot be known from here.
 
-    `ended_cleanly` is True when the record says that the trainer finished by itself.
+    `ended_cleanly` is True when the record says that the trainer finished by itself. `gone_at` is
+    when it was first seen to be gone.
     """
 
     pid: int | None = None
@@ -116,6 +117,7 @@ class RunProcess:
     started_at: float | None = None
     is_alive: bool | None = None
     ended_cleanly: bool | None = None
+    gone_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

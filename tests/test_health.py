@@ -233,9 +233,11 @@ def test_a_pause_where_an_evaluation_is_due_is_an_evaluation() -> None:
 
 
 def test_a_process_that_is_gone_while_somebody_goes_on_writing_is_an_older_one() -> None:
-    view = replace(trained(GOOD), process=GONE)
-    moving = tuple(replace(each, changed_at=NOW - 1) for each in view.sources)
-    assert judge(replace(view, sources=moving), NOW).health.state is HealthState.TRAINING
+    view = trained(GOOD, age_s=1.0)
+    seen_gone_at = replace(GONE, gone_at=NOW - 60)
+    assert judge(replace(view, process=seen_gone_at), NOW).health.state is HealthState.TRAINING
+    just_now = replace(GONE, gone_at=NOW - 0.5)
+    assert judge(replace(view, process=just_now), NOW).health.state is HealthState.DEAD
 
 
 # ---- pace ---------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ that was given to another process, or that lives on another host, says nothing.
 
 import socket
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +56,7 @@ class RunRecord:
             config = self._record.get("config")
             if isinstance(config, dict):
                 yield TaskRead(config)
-        process = self._look_after()
+        process = self._look_after(now)
         if process is not None and process != self._process:
             self._process = process
             yield ProcessSeen(process)
@@ -66,13 +67,18 @@ class RunRecord:
             raise CheckpointError(f"{self.path}: not a record of a run, expected schema {SCHEMA}")
         return value
 
-    def _look_after(self) -> RunProcess | None:
+    def _look_after(self, now: float) -> RunProcess | None:
         pid, host = self._record.get("pid"), self._record.get("host")
         if type(pid) is not int or pid <= 0:
             return None
         name = host if isinstance(host, str) else None
         is_alive = self._is_alive(pid) if name == socket.gethostname() else None
-        return RunProcess(pid, name, self.started_at, is_alive)
+        seen = RunProcess(pid, name, self.started_at, is_alive)
+        if is_alive is not False:
+            return seen
+        before = self._process
+        was_gone = before is not None and before.pid == pid and before.is_alive is False
+        return replace(seen, gone_at=before.gone_at if before and was_gone else now)
 
     def _is_alive(self, pid: int) -> bool:
         boot = self._record.get("boot_id")
