@@ -118,9 +118,14 @@ class VerifiedCache:
         """Record a verdict on the files that `stamp` was taken of before they were read.
 
         False: nothing was recorded, because the files are too new for their times to tell a
-        change, or because the run cannot be written to.
+        change, because more is known of them already, or because the run cannot be written to.
         """
         if time.time() - stamp.newest_at < SETTLED_S:
+            return False
+        self.refresh()
+        known = self.lookup(stamp)
+        is_damaged = entry.verified.verdict is Verdict.DAMAGED
+        if known is not None and known.depth > entry.verified.depth and not is_damaged:
             return False
         is_recorded = _append_line(self._run_dir, _VERIFIED, _line(entry))
         if is_recorded:

@@ -108,6 +108,20 @@ def test_the_last_entry_of_a_payload_wins(tmp_path: Path) -> None:
     assert found(tmp_path, Stamp("bb", 1000.0)) == Verified(Verdict.INTACT, Depth.BYTES, 9.0)
 
 
+def test_a_quick_look_does_not_replace_what_a_deep_one_said_unless_it_found_damage(
+    tmp_path: Path,
+) -> None:
+    cache = VerifiedCache(tmp_path)
+    deep = entry(at=5.0)
+    assert cache.remember(deep, OLD)
+    quick = Verified(Verdict.UNVERIFIABLE, Depth.HEADERS, 7.0)
+    assert cache.remember(VerifiedEntry("step_1", "g1", "aa", quick), OLD) is False
+    assert found(tmp_path) == deep.verified
+    damaged = Verified(Verdict.DAMAGED, Depth.HEADERS, 8.0)
+    assert cache.remember(VerifiedEntry("step_1", "g1", "aa", damaged), OLD)
+    assert found(tmp_path) == damaged
+
+
 def test_files_younger_than_two_seconds_are_not_remembered(tmp_path: Path) -> None:
     cache = VerifiedCache(tmp_path)
     assert cache.remember(entry(), Stamp("aa", time.time() - 1.0)) is False
