@@ -194,6 +194,16 @@ def listing_once() -> Iterator[None]:
         _listed.reset(token)
 
 
+def names_and_inodes(directory: Path | str) -> list[tuple[str, int]]:
+    """List a directory's names with their inodes: what tells that one took another's name."""
+
+    def names() -> list[tuple[str, int]]:
+        with os.scandir(directory) as entries:
+            return [(entry.name, entry.inode()) for entry in entries]
+
+    return _call("scan", directory, names)
+
+
 def read_link(path: Path) -> str:
     """Return what a symlink points at, as it is written."""
     return _call("readlink", path, lambda: os.readlink(path))  # noqa: PTH115 - keep the text as is
@@ -294,7 +304,8 @@ class File:
 class Directory:
     """An open directory: reads through it go on seeing the same one, whatever takes its name.
 
-    Where there is no /proc, its files are reached by name.
+    Where there is no /proc, its files are reached by name. `opened_as` is what it was then; its
+    device and inode stay.
     """
 
     def __init__(self, path: Path | str) -> None:
@@ -303,6 +314,13 @@ class Directory:
         self._descriptor = _call("open", path, lambda: os.open(path, flags))
         through = f"/proc/self/fd/{self._descriptor}"
         self._root = through if os.path.isdir(through) else self.path  # noqa: PTH112 - one call
+        try:
+            self.opened_as = _identity_of(
+                _call("fstat", path, lambda: os.fstat(self._descriptor))
+            )
+        except BaseException:
+            os.close(self._descriptor)
+            raise
 
     def __enter__(self) -> Self:
         return self
@@ -314,10 +332,6 @@ class Directory:
         trace: TracebackType | None,
     ) -> None:
         os.close(self._descriptor)
-
-    def identity(self) -> Identity:
-        """Return what the open directory is now, whatever stands at its name."""
-        return _identity_of(_call("fstat", self.path, lambda: os.fstat(self._descriptor)))
 
     def inside(self, name: str) -> str:
         """Return a path that leads to `name` in this very directory while it is open."""

@@ -129,7 +129,7 @@ def _read_settled(
         if is_torn:
             time.sleep(TORN_PAUSE_S)
         has_error = any(finding.severity is Severity.ERROR for finding in seen.findings)
-        is_same = opened is None or _leads_to(path, opened.identity())
+        is_same = opened is None or _leads_to(path, opened.opened_as)
         if attempt == ATTEMPTS or (is_same and (not has_error or _stamp(path) == before)):
             return seen, opened
         inner.close()
@@ -201,7 +201,7 @@ def _compare_all(seen: Checkpoint, opened: fs.Directory | None, tally: _Tally) -
         finding = yield from _compare(entry, where, tally, may_be_link=may_be_link)
         if finding is None:
             continue
-        if opened and not _leads_to(seen.path, opened.identity()):
+        if opened and not _leads_to(seen.path, opened.opened_as):
             finding = _replaced(entry)
         tally.findings.append(finding)
         yield Found(finding)

@@ -601,6 +601,34 @@ def test_what_is_removed_during_a_scan_is_not_there(
     assert all(slot.state is State.LIVE and not slot.leftovers for slot in slots)
 
 
+@pytest.mark.parametrize("error", [PermissionError(13, "Permission denied"), OSError(5, "EIO")])
+@pytest.mark.parametrize(
+    "sample", ["astrai/crash_after_publish/tree", "kt_full/killed_mid_save/tree"]
+)
+def test_a_fault_at_any_call_of_a_scan_leaves_the_rest(
+    golden: Path, sample: str, error: OSError
+) -> None:
+    run = golden / sample
+    calls: list[fs.Call] = []
+    with fs.hooked(calls.append):
+        whole = scan(run)
+    for at in range(len(calls)):
+        seen: list[fs.Call] = []
+
+        def fail(call: fs.Call, at: int = at, seen: list[fs.Call] = seen) -> None:
+            seen.append(call)
+            if len(seen) == at + 1:
+                raise error
+
+        with fs.hooked(fail):
+            if calls[at].path == str(run):
+                with pytest.raises(OSError, match=str(error.strerror)):
+                    scan(run)
+                continue
+            slots = scan(run)
+        assert [slot.name for slot in slots] == [slot.name for slot in whole], calls[at]
+
+
 def test_a_run_that_went_away_raises(tmp_path: Path) -> None:
     scanner = Scanner(tmp_path / "run")
     with pytest.raises(FileNotFoundError):

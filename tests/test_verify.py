@@ -185,6 +185,39 @@ def test_a_file_that_may_not_be_read_is_a_finding(good: Path) -> None:
     assert set(codes(report)) == {"permission-denied"}
 
 
+@pytest.mark.parametrize(
+    "sample",
+    [
+        "astrai/with_extras/tree/epoch_0_step_5",
+        "kt_full/tiny3/tree/ckpt",
+        "kt_full/adapter_bundle/tree/checkpoint-2",
+        "ferrotensor/adapter_f32/tree/adapter.safetensors",
+        "ferrotensor/checkpoint_none/tree/training_checkpoint.json",
+        "astrai/sharded_hf/tree/base",
+    ],
+)
+def test_a_fault_at_any_call_is_no_traceback_and_never_hides_a_byte(golden: Path, sample: str) -> None:
+    path = golden / sample
+    calls: list[fs.Call] = []
+    with fs.hooked(calls.append):
+        whole = drive(verify(path))
+    for at in range(len(calls)):
+        seen: list[fs.Call] = []
+
+        def fail(call: fs.Call, at: int = at, seen: list[fs.Call] = seen) -> None:
+            seen.append(call)
+            if len(seen) == at + 1:
+                raise OSError(5, "Input/output error", call.path)
+
+        try:
+            with fs.hooked(fail):
+                report = drive(verify(path))
+        except NoCheckpoint:
+            continue
+        if report.verdict is Verdict.INTACT:  # the call was not needed for the comparison
+            assert (report.bytes_read, codes(report)) == (whole.bytes_read, []), calls[at]
+
+
 def test_a_directory_that_may_not_be_listed_is_no_checkpoint_and_says_why(good: Path) -> None:
     def refuse(call: fs.Call) -> None:
         if call.name == "scan":
