@@ -5,6 +5,7 @@ Everything but click is imported by the verb that needs it, so that `ckpt --help
 """
 
 import functools
+import gc
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -45,6 +46,7 @@ class Commands(click.Group):
 
 
 def _exit_code(run: Callable[[], Any]) -> int:
+    gc.disable()  # a command lives for a moment; looking for cycles would cost it a tenth of that
     try:
         code = run()
         if sys.stdout is not None:
@@ -57,6 +59,8 @@ def _exit_code(run: Callable[[], Any]) -> int:
         return INTERRUPTED
     except OSError as error:
         return _stdout_failed(error)
+    finally:
+        gc.enable()
     return int(code or 0)
 
 

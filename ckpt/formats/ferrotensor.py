@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ckpt import fs
 from ckpt.checkpoint import (
@@ -24,14 +24,11 @@ from ckpt.checkpoint import (
 )
 from ckpt.errors import NoCheckpoint, TornRead
 from ckpt.formats.base import Inside
-from ckpt.formats.ferrotensor_adapter import read_adapter
-from ckpt.formats.ferrotensor_checkpoint import (
-    TrainingCheckpoint,
-    has_training_state,
-    read_training_checkpoint,
-)
-from ckpt.formats.ferrotensor_state import ParsedState, TrainingState, parse_state
 from ckpt.tensorfile import read_header
+
+if TYPE_CHECKING:  # each of the three kinds of file imports its reader when one is met
+    from ckpt.formats.ferrotensor_checkpoint import TrainingCheckpoint
+    from ckpt.formats.ferrotensor_state import ParsedState, TrainingState
 
 STATE_NAME = "training_state.json"
 CHECKPOINT_NAME = "training_checkpoint.json"
@@ -60,6 +57,8 @@ class Ferrotensor:
             return False
         if _is_adapter(path.name) or path.name == CHECKPOINT_NAME:
             return True
+        from ckpt.formats.ferrotensor_checkpoint import has_training_state
+
         return has_training_state(path)
 
     def glance(self, path: Path) -> Glance:
@@ -149,8 +148,8 @@ class Ferrotensor:
 
 
 def torn_set(
-    state: TrainingState | None,
-    checkpoint: TrainingCheckpoint,
+    state: "TrainingState | None",
+    checkpoint: "TrainingCheckpoint",
     adapter_tensors: frozenset[str] | None,
     checkpoint_name: str = CHECKPOINT_NAME,
 ) -> Finding | None:
@@ -192,7 +191,11 @@ def _read_kind(seen: Checkpoint, depth: Depth) -> Checkpoint:
     if seen.path.name == STATE_NAME:
         return _read_state(seen)
     if _is_adapter(seen.path.name):
+        from ckpt.formats.ferrotensor_adapter import read_adapter
+
         return read_adapter(seen) if depth >= Depth.HEADERS else seen
+    from ckpt.formats.ferrotensor_checkpoint import has_training_state
+
     if seen.path.name != CHECKPOINT_NAME and not has_training_state(seen.path):
         message = f"{seen.path}: no training checkpoint: it has no training_state"
         raise NoCheckpoint(message, path=str(seen.path))
@@ -200,11 +203,15 @@ def _read_kind(seen: Checkpoint, depth: Depth) -> Checkpoint:
 
 
 def _read_state(seen: Checkpoint) -> Checkpoint:
+    from ckpt.formats.ferrotensor_state import parse_state
+
     parsed = parse_state(fs.read_bytes(seen.path), seen.path.name)
     return _with_state(seen, parsed, parsed.findings)
 
 
 def _read_checkpoint(seen: Checkpoint, depth: Depth) -> Checkpoint:
+    from ckpt.formats.ferrotensor_checkpoint import read_training_checkpoint
+
     found = read_training_checkpoint(seen.path, whole=depth >= Depth.BYTES)
     settings: dict[str, Any] = {}
     if found.optimizer is not None:
@@ -218,7 +225,7 @@ def _read_checkpoint(seen: Checkpoint, depth: Depth) -> Checkpoint:
 
 def _with_state(
     seen: Checkpoint,
-    parsed: ParsedState | None,
+    parsed: "ParsedState | None",
     findings: Iterable[Finding],
     settings: Mapping[str, Any] = NOTHING,
 ) -> Checkpoint:
@@ -243,7 +250,9 @@ def _with_state(
 
 def _checkpoints_among(
     run_dir: Path, names: Iterable[str], format_: Ferrotensor
-) -> Iterator[tuple[str, TrainingCheckpoint]]:
+) -> "Iterator[tuple[str, TrainingCheckpoint]]":
+    from ckpt.formats.ferrotensor_checkpoint import read_training_checkpoint
+
     for name in sorted(names):
         path = run_dir / name
         if not _may_be_checkpoint(name) or not format_.is_slot(path):
@@ -254,7 +263,9 @@ def _checkpoints_among(
             continue
 
 
-def _state_beside(run_dir: Path) -> TrainingState | None:
+def _state_beside(run_dir: Path) -> "TrainingState | None":
+    from ckpt.formats.ferrotensor_state import parse_state
+
     try:
         return parse_state(fs.read_bytes(run_dir / STATE_NAME), STATE_NAME).state
     except (OSError, TornRead):
