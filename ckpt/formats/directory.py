@@ -25,6 +25,7 @@ class Listing:
 
     `links` maps every symlink to what it points at; only the Hub cache's own are followed and
     counted among `sizes`. `findings` are about names: links, litter, what cannot be looked at.
+    `directories` are the names of its own subdirectories.
     """
 
     directory: Path
@@ -32,6 +33,7 @@ class Listing:
     modified: Mapping[str, float]
     links: Mapping[str, str]
     findings: tuple[Finding, ...]
+    directories: frozenset[str] = frozenset()
 
     @property
     def newest(self) -> float | None:
@@ -77,7 +79,8 @@ def list_files(directory: Path, *, only: Callable[[str], bool] | None = None) ->
         if found is not None and found.is_file:
             sizes[entry.name] = found.size_bytes
             modified[entry.name] = found.modified_at
-    return Listing(directory, sizes, modified, links, tuple(findings))
+    directories = frozenset(entry.name for entry in entries if entry.is_directory)
+    return Listing(directory, sizes, modified, links, tuple(findings), directories)
 
 
 def _follow(directory: Path, name: str, links: dict[str, str], findings: list[Finding]) -> bool:

@@ -5,7 +5,7 @@ Read only. Nothing in them records a hash. A Trainer's `checkpoint-N` is whole o
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -31,10 +31,12 @@ from ckpt.tensorfile import read_header
 CONFIG, ADAPTER_CONFIG = "config.json", "adapter_config.json"
 SINGLE = ("model.safetensors", "adapter_model.safetensors")
 INDEX = "model.safetensors.index.json"
+PICKLED_INDEX = "pytorch_model.bin.index.json"
 _SHARD = re.compile(r"(?:model|adapter_model)-\d+-of-\d+\.safetensors")
-_PICKLED_WEIGHTS = ("pytorch_model.bin", "pytorch_model.bin.index.json", "adapter_model.bin")
+_PICKLED_WEIGHTS = ("pytorch_model.bin", "adapter_model.bin")
+_SHARDED_BY_OTHERS = re.compile(r"global_step\d+|pytorch_model_fsdp_\d+")
 _PICKLE = re.compile(r".*\.(?:pt|pth|bin|pkl|pickle|ckpt)")
-_SIGNS = frozenset({*SINGLE, INDEX, STATE_NAME, *_PICKLED_WEIGHTS})
+_WEIGHTS = frozenset({*SINGLE, INDEX, PICKLED_INDEX, *_PICKLED_WEIGHTS})
 _MAX_JSON_BYTES = 256 << 20
 
 
@@ -52,7 +54,8 @@ class HuggingFace:
             names = {entry.name for entry in fs.scan(path)}
         except OSError:
             return False
-        return checkpoint_step(path.name) is not None or not _SIGNS.isdisjoint(names)
+        signs = _WEIGHTS | {STATE_NAME}
+        return checkpoint_step(path.name) is not None or not signs.isdisjoint(names)
 
     def is_slot(self, path: Path) -> bool:
         """Whether a run would have saved it: yes, unless all it holds is a trainer's state."""
@@ -60,8 +63,7 @@ class HuggingFace:
             names = {entry.name for entry in fs.scan(path)}
         except OSError:
             return False
-        has_weights = not (_SIGNS - {STATE_NAME}).isdisjoint(names)
-        return has_weights or checkpoint_step(path.name) is not None
+        return checkpoint_step(path.name) is not None or not _WEIGHTS.isdisjoint(names)
 
     def glance(self, path: Path) -> Glance:
         """Tell what the index, the trainer's state and the sizes of the files tell."""
@@ -100,12 +102,14 @@ class HuggingFace:
         findings += _extra(listing, index)
         weights = _weights(listing, index)
         tensors: list[Tensor] = []
+        sound: set[str] = set()
         if depth >= Depth.HEADERS:
             for file in weights:
                 header = read_header(directory / file, file)
                 tensors += header.tensors
                 findings += header.findings
-            findings += _compare(index, tensors)
+                sound |= set() if header.findings else {file}
+            findings += _compare(index, tensors, sound & index.shards)
         settings, settings_findings = _settings(listing)
         findings += settings_findings
         is_damaged = any(finding.severity is Severity.ERROR for finding in findings)
@@ -126,9 +130,10 @@ class HuggingFace:
         )
 
     def check(self, checkpoint: Checkpoint) -> Iterator[Finding]:
-        """Yield a warning for each pickle: whoever loads it runs it."""
+        """Yield a warning for each pickle that no index names: whoever loads it runs it."""
         for entry in checkpoint.files:
-            if entry.size_bytes is not None and _PICKLE.fullmatch(entry.name):
+            is_there = entry.size_bytes is not None and not entry.listed
+            if is_there and _PICKLE.fullmatch(entry.name):
                 text = f"{entry.name}: a pickle that nothing lists; it is never opened here"
                 yield Finding("unlisted-pickle", Severity.WARNING, text, entry.name)
 
@@ -137,6 +142,7 @@ class HuggingFace:
 class _Index:
     """`weight_map` of an index: tensor name → shard; None where there is no usable index."""
 
+    name: str = INDEX
     weight_map: Mapping[str, str] | None = None
     findings: tuple[Finding, ...] = ()
 
@@ -146,30 +152,31 @@ class _Index:
 
 
 def _read_index(listing: Listing) -> _Index:
-    if INDEX not in listing.sizes:
+    """Read the index that a loader would follow; one beside a single file is never followed."""
+    name = next((name for name in (INDEX, PICKLED_INDEX) if name in listing.sizes), None)
+    if name is None:
         return _Index()
+    single = SINGLE[0] if name == INDEX else _PICKLED_WEIGHTS[0]
+    if single in listing.sizes:
+        text = f"{name}: not followed: {single} stands beside it, and loaders take that one"
+        return _Index(name, findings=(Finding("stale-index", Severity.NOTE, text, name),))
     try:
-        data = fs.read_bytes(listing.directory / INDEX, limit=_MAX_JSON_BYTES)
-        value = jsontext.parse(data, path=INDEX)
+        data = fs.read_bytes(listing.directory / name, limit=_MAX_JSON_BYTES)
+        value = jsontext.parse(data, path=name)
     except (TornRead, DuplicateKey) as error:
         code = "duplicate-key" if isinstance(error, DuplicateKey) else "bad-index"
-        return _Index(findings=(_error(code, error.message, INDEX),))
+        return _Index(name, findings=(_error(code, error.message, name),))
     except OSError as error:
-        return _Index(findings=(cannot_look(error, INDEX),))
+        return _Index(name, findings=(cannot_look(error, name),))
     weight_map = _weight_map(value)
     if weight_map is None:
-        text = f"{INDEX}: expected weight_map to be an object of file names"
-        return _Index(findings=(_error("bad-index", text, INDEX),))
-    unsafe = sorted({name for name in weight_map.values() if not is_safe_name(name)})
+        text = f"{name}: expected weight_map to be an object of file names"
+        return _Index(name, findings=(_error("bad-index", text, name),))
+    unsafe = sorted({shard for shard in weight_map.values() if not is_safe_name(shard)})
     if unsafe:
-        text = f"{INDEX}: names {unsafe[0]!r}, which is no plain file name of this directory"
-        return _Index(findings=(_error("bad-entry-name", text, INDEX),))
-    index = _Index(MappingProxyType(weight_map))
-    if SINGLE[0] in listing.sizes and index.shards.isdisjoint(listing.sizes):
-        text = f"{INDEX}: stale: {SINGLE[0]} stands beside it and none of its shards is there"
-        finding = Finding("stale-index", Severity.NOTE, text, INDEX)
-        return _Index(findings=(finding,))
-    return index
+        text = f"{name}: names {unsafe[0]!r}, which is no plain file name of this directory"
+        return _Index(name, findings=(_error("bad-entry-name", text, name),))
+    return _Index(name, MappingProxyType(weight_map))
 
 
 def _weight_map(value: Any) -> dict[str, str] | None:
@@ -181,13 +188,23 @@ def _weight_map(value: Any) -> dict[str, str] | None:
 
 
 def _missing(listing: Listing, index: _Index) -> Iterator[Finding]:
+    """Weights that must be there and are not, or are empty."""
     there = listing.sizes.keys() | listing.links.keys()
     for name in sorted(index.shards - there):
-        yield _error("missing-file", f"{name}: listed in {INDEX} and not there", name)
-    for name in sorted(index.shards & listing.sizes.keys()):
+        yield _error("missing-file", f"{name}: listed in {index.name} and not there", name)
+    for name in sorted((index.shards | _WEIGHTS) & listing.sizes.keys()):
         if listing.sizes[name] == 0:
             yield _error("empty-file", f"{name}: the file is empty", name)
-    if there.isdisjoint(_SIGNS - {STATE_NAME}):
+    if SINGLE[1] in there and ADAPTER_CONFIG not in there:
+        text = f"{ADAPTER_CONFIG}: not there; without it {SINGLE[1]} cannot be applied"
+        yield _error("missing-file", text, ADAPTER_CONFIG)
+    if not there.isdisjoint(_WEIGHTS):
+        return
+    sharded = sorted(filter(_SHARDED_BY_OTHERS.fullmatch, listing.directories))
+    if sharded:
+        text = f"the weights lie in {sharded[0]}, in a layout that is not read here"
+        yield Finding("opaque-weights", Severity.NOTE, text)
+    else:
         text = f"no weights: neither {SINGLE[0]}, {SINGLE[1]} nor {INDEX}"
         yield Finding("missing-file", Severity.ERROR, text)
 
@@ -198,25 +215,27 @@ def _extra(listing: Listing, index: _Index) -> Iterator[Finding]:
         return
     for name in sorted(listing.sizes.keys() - index.shards):
         if _SHARD.fullmatch(name):
-            text = f"{name}: a shard that {INDEX} does not name, of an earlier save"
+            text = f"{name}: a shard that {index.name} does not name, of an earlier save"
             yield Finding("unlisted-file", Severity.WARNING, text, name)
 
 
 def _weights(listing: Listing, index: _Index) -> tuple[str, ...]:
     """The files whose headers are read: what the index names, else single files, else shards."""
     if index.weight_map is not None:
-        return tuple(sorted(index.shards & listing.sizes.keys()))
+        named = (index.shards | {SINGLE[1]}) & listing.sizes.keys()
+        return tuple(sorted(name for name in named if not _PICKLE.fullmatch(name)))
     single = tuple(name for name in SINGLE if name in listing.sizes)
     return single or tuple(sorted(name for name in listing.sizes if _SHARD.fullmatch(name)))
 
 
-def _compare(index: _Index, tensors: Sequence[Tensor]) -> Iterator[Finding]:
-    """The index against the headers: every tensor where it says, and none besides."""
+def _compare(
+    index: _Index, tensors: Sequence[Tensor], sound: Collection[str]
+) -> Iterator[Finding]:
+    """The index against the headers of sound shards: all where it says, and none besides."""
     if index.weight_map is None:
         return
-    found = {(tensor.name, tensor.file) for tensor in tensors}
-    readable = {tensor.file for tensor in tensors}
-    listed = {item for item in index.weight_map.items() if item[1] in readable}
+    found = {(tensor.name, tensor.file) for tensor in tensors if tensor.file in sound}
+    listed = {item for item in index.weight_map.items() if item[1] in sound}
     for what, names in (
         ("listed and not in its shard", sorted(listed - found)),
         ("in a shard and not listed", sorted(found - listed)),
@@ -224,8 +243,8 @@ def _compare(index: _Index, tensors: Sequence[Tensor]) -> Iterator[Finding]:
         if names:
             name, file = names[0]
             more = f", and {len(names) - 1} more" if len(names) > 1 else ""
-            text = f"{INDEX}: tensor {name!r} of {file} is {what}{more}"
-            yield Finding("tensor-list-mismatch", Severity.ERROR, text, INDEX, name)
+            text = f"{index.name}: tensor {name!r} of {file} is {what}{more}"
+            yield Finding("tensor-list-mismatch", Severity.ERROR, text, index.name, name)
 
 
 def _entries(listing: Listing, index: _Index) -> tuple[FileEntry, ...]:
