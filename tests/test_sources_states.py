@@ -88,6 +88,21 @@ def test_a_state_that_stays_half_is_called_unreadable_with_its_age(
     assert (view.step, view.sources[0].error) == (43, None)
 
 
+def test_a_half_state_that_keeps_changing_is_being_written_and_not_yet_unreadable(
+    run: Path, follower: Follower
+) -> None:
+    path = write_state(run)
+    follower.look()
+    for size in range(10, 46):
+        path.write_text(state_text()[:size])
+        follower.look_at(path.name, after_s=0.25)
+    assert follower.view.sources[0].error is None
+    for size in range(10, 50):
+        path.write_text(state_text()[:size])
+        follower.look_at(path.name, after_s=0.25)
+    assert follower.view.sources[0].error is not None
+
+
 def test_a_first_look_at_half_a_state_shows_no_step(run: Path, follower: Follower) -> None:
     path = run / "training_state.json"
     path.write_text("")

@@ -16,6 +16,7 @@ from ckpt.progress.base import GIVE_UP_S, RETRY_S, sentence
 T = TypeVar("T")
 MAX_BYTES = 64 << 20
 SPINS = 8  # a busy in-place writer leaves its file empty most of the time, but never for long
+BUSY_S = 10.0  # a file that is rewritten without a pause is called unreadable only then
 RACY_S = 0.05  # a clock tick can hide a second write behind the first one's time
 
 
@@ -38,6 +39,8 @@ class WholeFile(Generic[T]):
         self._parse = parse
         self._identity: fs.Identity | None = None
         self._given_up_on: fs.Identity | None = None
+        self._torn_as: fs.Identity | None = None
+        self._still_since = 0.0
         self._failing_since: float | None = None
         self._is_reported = False
         self._was_there = False
@@ -101,8 +104,11 @@ class WholeFile(Generic[T]):
     ) -> Reading[T] | None:
         self._was_there = True
         if self._failing_since is None or now < self._failing_since:
-            self._failing_since = now
-        is_given_up = is_final or now - self._failing_since >= GIVE_UP_S
+            self._failing_since = self._still_since = now
+        if identity != self._torn_as:  # it is being written right now: wait for it to rest
+            self._torn_as, self._still_since = identity, now
+        is_still = now - self._still_since >= GIVE_UP_S
+        is_given_up = is_final or is_still or now - self._failing_since >= BUSY_S
         self.retry_at = None if is_given_up else now + RETRY_S
         self._given_up_on = identity if is_given_up else None
         if not is_given_up or self._is_reported:
