@@ -8,9 +8,19 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import add
 from typing import TextIO
 
-from ckpt.present.words import Cell, Column, Row, Tone, cell_width, shorten, to_ascii
+from ckpt.present.words import (
+    Cell,
+    Column,
+    Row,
+    Tone,
+    cell_width,
+    is_one_column_each,
+    shorten,
+    to_ascii,
+)
 
 PLAIN_WIDTH = 80  # what a stream that is no terminal is laid out for
 NARROWEST = 8  # a column is shortened to no less than this
@@ -144,10 +154,13 @@ class Terminal:
         if _widest(texts) > width:
             dots = "~" if self.ascii_only else "…"
             texts = [shorten(text, width, ellipsis=dots) for text in texts]
-        blanks = [width - cell_width(text) for text in texts]
+        if is_one_column_each("".join(texts)):
+            fill = str.rjust if column.is_right else str.ljust
+            return [fill(text, width) for text in texts]
+        blanks = [" " * (width - cell_width(text)) for text in texts]
         if column.is_right:
-            return [" " * count + text for count, text in zip(blanks, texts, strict=True)]
-        return [text + " " * count for count, text in zip(blanks, texts, strict=True)]
+            return list(map(add, blanks, texts))
+        return list(map(add, texts, blanks))
 
     def _painted(self, cell: Cell | str) -> str:
         text, tone = (cell, Tone.PLAIN) if isinstance(cell, str) else (cell.text, cell.tone)
@@ -199,9 +212,7 @@ def _width_of(stream: TextIO, environment: Mapping[str, str]) -> int:
 
 
 def _widest(texts: Sequence[str]) -> int:
-    if "".join(texts).isascii():
-        return max(map(len, texts))
-    return max(map(cell_width, texts))
+    return max(map(len if is_one_column_each("".join(texts)) else cell_width, texts))
 
 
 def _narrowed(

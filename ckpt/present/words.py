@@ -88,9 +88,14 @@ def to_ascii(text: str) -> str:
     return text.translate(_TO_ASCII).encode("ascii", "backslashreplace").decode("ascii")
 
 
+def is_one_column_each(text: str) -> bool:
+    """Whether each letter of printable text takes one column for sure: quick to tell, and usual."""
+    return text.isascii() or max(text) < FIRST_ODD_WIDTH
+
+
 def cell_width(text: str) -> int:
     """Columns that a terminal gives to text: 2 for a wide letter, 0 for a combining mark."""
-    if text.isascii() or max(text) < FIRST_ODD_WIDTH:
+    if is_one_column_each(text):
         return len(text)
     from unicodedata import combining, east_asian_width
 
