@@ -5,6 +5,7 @@ the kernel really took the watches; on any doubt it polls, and says why.
 """
 
 import errno
+import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ckpt import fs
-from ckpt.run import Watching
+from ckpt.view import Watching
 
 if TYPE_CHECKING:
     from watchdog.events import FileSystemEvent
@@ -25,6 +26,7 @@ QUIET_S = 0.02  # after a hint was acted on, what follows is collected for this 
 MOST_ANSWERS, ANSWERS_PER_S = 120.0, 2.5  # a storm of events is answered at once, then calmly
 RETRY_EVENTS_S = 60.0
 MOST_WATCHES = 32
+_PASSING = re.compile(r"(?!.*\.(?:tmp|retired|withdrawn|trash)-)(?:\..*|.*\.tmp)")
 _LIMITS = {
     errno.EMFILE: "inotify instance limit reached",
     errno.ENFILE: "too many open files",
@@ -73,6 +75,50 @@ class _Group:
         return found
 
 
+@dataclass(slots=True)
+class _Directories(_Group):
+    """Directories. Their time changes also when a state file in them is replaced: no news.
+
+    So where a time changed the names and inodes in it are compared, less what is passing.
+    """
+
+    ignored: frozenset[str] = frozenset()
+    names: dict[Path, int | None] = field(default_factory=dict)
+
+    def keep(self, paths: Iterable[Path]) -> None:
+        super(_Directories, self).keep(paths)
+        known = self.names
+        self.names = {
+            path: known[path] if path in known else self._names_in(path) for path in self.seen
+        }
+
+    def look_at(self, paths: set[Path]) -> None:
+        super(_Directories, self).look_at(paths)
+        for path in self.seen.keys() & paths:
+            self.names[path] = self._names_in(path)
+
+    def changed(self) -> set[Path]:
+        found = set()
+        for path in super(_Directories, self).changed():
+            now = self._names_in(path)
+            if now is None or now != self.names[path]:
+                found.add(path)
+            self.names[path] = now
+        return found
+
+    def _names_in(self, path: Path) -> int | None:
+        try:
+            return hash(
+                frozenset(
+                    (name, inode)
+                    for name, inode in fs.names_and_inodes(path)
+                    if name not in self.ignored and not _is_temporary(name)
+                )
+            )
+        except OSError:
+            return None
+
+
 class Watcher:
     """Waits for changes of one run. One thread waits; `wake` and `stop` may be called by any."""
 
@@ -89,7 +135,7 @@ class Watcher:
         scale = 1.0 if mount is None or mount.sends_events else REMOTE_FACTOR
         base = scale * STATE_S if poll_s is None else poll_s
         self._files = _Group(base)
-        self._directories = _Group(base * DIRECTORY_S)
+        self._directories = _Directories(base * DIRECTORY_S)
         self._checkpoints = _Group(base * CHECKPOINT_S)
         self._groups = (self._files, self._directories, self._checkpoints)
         self._events = None if self._polling_reason else _Events(self._hint)
@@ -112,6 +158,7 @@ class Watcher:
         files = [path for path in targets.state_files if path.parent in near]
         inner = [path for path in targets.state_files if path.parent not in near]
         self._files.keep(files)
+        self._directories.ignored = frozenset(path.name for path in files)
         self._directories.keep(targets.run_directories)
         self._checkpoints.keep((*targets.checkpoint_directories, *inner))
         if self._events is not None:
@@ -336,7 +383,12 @@ class _Handler:
 
 def _is_passing(event_type: str, name: str) -> bool:
     """Whether a file's event says nothing of the run: an unknown file grew, or is temporary."""
-    return event_type in ("modified", "closed") or name.startswith(".") or name.endswith(".tmp")
+    return event_type in ("modified", "closed") or _is_temporary(name)
+
+
+def _is_temporary(name: str) -> bool:
+    """Whether a name is one that is replaced in a moment; generations of a slot are not."""
+    return _PASSING.fullmatch(name) is not None
 
 
 def _inode(stamp: fs.Stamp | None) -> int | None:
