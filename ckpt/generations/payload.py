@@ -1,7 +1,7 @@
 """One payload as names, stat and small JSON tell it, kept until something of it changed.
 
-Looking again costs a stat of the directory and of the one file that is rewritten in place; the
-rest is trusted while these are the same and were not changed just before they were looked at.
+Looking again costs one stat: what is in a directory is trusted while the directory itself is the
+same and had not changed just before it was looked at. A file overwritten in place is not seen so.
 """
 
 import hashlib
@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from errno import ENOENT
 from os import strerror
 from pathlib import Path
-from typing import TypeAlias
 
 from ckpt import fs
 from ckpt.checkpoint import Finding, Glance, Severity
@@ -23,8 +22,7 @@ from ckpt.formats.base import NOTHING_INSIDE, Format, Inside, generations_inside
 SETTLED_S = 2.0
 """Times of a file system may be this coarse: what changed later than that is looked at again."""
 
-MANIFEST_NAMES = ("manifest.json", "kt_adapter_manifest.json")
-_REWRITTEN_IN_PLACE = (*MANIFEST_NAMES, "trainer_state.json", "kt_full_experts.index.json")
+_MANIFEST_NAMES = ("manifest.json", "kt_adapter_manifest.json")
 _ADDED_LATER = ("metric.jsonl", "tokenizer")
 _MAX_SMALL_JSON_BYTES = 1 << 16
 
@@ -69,20 +67,21 @@ class Payloads:
         """Return the payload at a path; the same object as long as nothing of it changed."""
         self._seen.add(path)
         known = self._known.get(path)
-        if known is not None and known.is_good(with_stamp=with_stamp):
+        if known is not None and known.is_good(path, with_stamp=with_stamp):
             return known.payload
         looked_at = time.time()
-        payload, watched = _look(Path(path), with_stamp=with_stamp)
+        payload, root = _look(Path(path), with_stamp=with_stamp)
         if known is not None and known.payload == payload:
             payload = known.payload
-        self._known[path] = _Known(payload, watched, looked_at)
+        is_lasting = payload.error is None and is_settled(root, looked_at)
+        self._known[path] = _Known(payload, root if is_lasting else None)
         return payload
 
     def forget(self, path: str) -> None:
         """Look at that path anew the next time, whatever its times say."""
         known = self._known.get(path)
         if known is not None:
-            self._known[path] = _Known(known.payload, known.watched, 0.0)
+            self._known[path] = _Known(known.payload, None)
 
     def drop_unseen(self) -> None:
         """Forget the paths that were not asked for since the last call."""
@@ -91,27 +90,24 @@ class Payloads:
         self._seen.clear()
 
 
-_Watched: TypeAlias = tuple[tuple[str, fs.Identity | None], ...]
-
-
 @dataclass(frozen=True, slots=True)
 class _Known:
     payload: Payload
-    watched: _Watched
-    looked_at: float
+    root: fs.Identity | None
+    """What the path was; None: look again, whatever it is."""
 
-    def is_good(self, *, with_stamp: bool) -> bool:
-        if self.payload.error is not None or (with_stamp and self.payload.stamp is None):
+    def is_good(self, path: str, *, with_stamp: bool) -> bool:
+        if self.root is None or (with_stamp and self.payload.stamp is None):
             return False
-        return is_settled(self.watched, self.looked_at) and _is_same(self.watched)
+        try:
+            return fs.identity(path) == self.root
+        except OSError:
+            return False
 
 
-def is_settled(watched: Iterable[tuple[str, fs.Identity | None]], looked_at: float) -> bool:
-    """Whether nothing was changed so shortly before the look that times would not tell."""
-    return all(
-        found is None or looked_at - max(found.mtime_ns, found.ctime_ns) / 1e9 > SETTLED_S
-        for _, found in watched
-    )
+def is_settled(found: fs.Identity | None, looked_at: float) -> bool:
+    """Whether a path had not changed so shortly before the look that its times would not tell."""
+    return found is not None and looked_at - max(found.mtime_ns, found.ctime_ns) / 1e9 > SETTLED_S
 
 
 def first_error(findings: Iterable[Finding]) -> Finding | None:
@@ -119,37 +115,27 @@ def first_error(findings: Iterable[Finding]) -> Finding | None:
     return next((each for each in findings if each.severity is Severity.ERROR), None)
 
 
-def _is_same(watched: _Watched) -> bool:
-    try:
-        return all(fs.identity(path) == found for path, found in watched)
-    except OSError:
-        return False
-
-
-def _look(path: Path, *, with_stamp: bool) -> tuple[Payload, _Watched]:
+def _look(path: Path, *, with_stamp: bool) -> tuple[Payload, fs.Identity | None]:
     with fs.listing_once():
         return _look_now(path, with_stamp=with_stamp)
 
 
-def _look_now(path: Path, *, with_stamp: bool) -> tuple[Payload, _Watched]:
+def _look_now(path: Path, *, with_stamp: bool) -> tuple[Payload, fs.Identity | None]:
     try:
         root = fs.identity(path)
         names: tuple[str, ...] = ()
         has_subdirectories = False
-        watched: _Watched = ((str(path), root),)
         if root is None:
-            return Payload(path, error=FileNotFoundError(ENOENT, strerror(ENOENT), str(path))), ()
+            raise FileNotFoundError(ENOENT, strerror(ENOENT), str(path))
         if root.is_directory:
             entries = fs.scan(path)
             names = tuple(sorted(entry.name for entry in entries if not entry.is_directory))
             has_subdirectories = len(names) < len(entries)
-            hot = [f"{path}/{name}" for name in _REWRITTEN_IN_PLACE if name in names]
-            watched += tuple((name, fs.identity(name)) for name in hot)
         stamp = _stamp(path, names) if with_stamp else None
         payload = Payload(path, names=names, has_subdirectories=has_subdirectories, stamp=stamp)
-        return _claimed(payload), watched
+        return _claimed(payload), root
     except OSError as error:
-        return Payload(path, error=error), ()
+        return Payload(path, error=error), None
 
 
 def _stamp(path: Path, names: tuple[str, ...]) -> Stamp:
@@ -190,7 +176,7 @@ def _digest(payload: Payload) -> str:
     digest = hashlib.sha256()
     path = payload.path
     try:
-        for name in MANIFEST_NAMES:
+        for name in _MANIFEST_NAMES:
             if name in payload.names:
                 digest.update(fs.read_bytes(path / name))
                 return digest.hexdigest()[:12]

@@ -6,6 +6,7 @@ remembers what it saw, so that scanning again costs little more than a stat per 
 
 import time
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from pathlib import Path
 
 from ckpt import fs
@@ -43,6 +44,13 @@ class _Listing:
     entries: tuple[fs.Entry, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class _Made:
+    parts: tuple[object, ...]
+    slot: Slot
+    age: tuple[object, ...]
+
+
 class Scanner:
     """Scans one run again and again.
 
@@ -56,7 +64,7 @@ class Scanner:
         self._listings: dict[str, _Listing] = {}
         self._verified = VerifiedCache(run_dir)
         self._pins: frozenset[str] = frozenset()
-        self._made: dict[str, tuple[tuple[object, ...], Slot]] = {}
+        self._made: dict[str, _Made] = {}
         self._slots: tuple[Slot, ...] = ()
         self._scans = 0
 
@@ -72,17 +80,19 @@ class Scanner:
             self._pins = pins
             self._made.clear()
         walk = _Walk(self._payloads, self._listings, with_stamps=not self._verified.is_empty)
-        made: dict[str, tuple[tuple[object, ...], Slot]] = {}
+        made: dict[str, _Made] = {}
         for name, draft in walk.drafts(str(self.run_dir)).items():
             known = self._made.get(name)
             parts = draft.parts
-            if known is None or known[0] != parts:
-                known = parts, to_slot(draft, self._recorded)
+            if known is None or known.parts != parts:
+                slot = to_slot(draft, self._recorded)
+                known = _Made(parts, slot, _age(slot))
             made[name] = known
         self._made = made
         self._payloads.drop_unseen()
         self._listings = walk.listings
-        self._slots = tuple(sorted((slot for _, slot in made.values()), key=_age, reverse=True))
+        newest_first = sorted(made.values(), key=attrgetter("age"), reverse=True)
+        self._slots = tuple(each.slot for each in newest_first)
         self._scans += 1
         return self._slots
 
@@ -201,7 +211,7 @@ class _Walk:
         before = self._before.get(directory)
         found = fs.identity(directory)
         is_same = before is not None and found == before.identity
-        if before and is_same and is_settled(((directory, found),), before.listed_at):
+        if before and is_same and is_settled(found, before.listed_at):
             self.listings[directory] = before
             return before.entries
         listed_at = time.time()
