@@ -141,7 +141,7 @@ class MonitorApp(App[None]):
         self.home.show_run(after.view, after.now)
         if before is None and after.view.step is None and not after.view.slots:
             threading.Thread(target=self._look_for_runs, name="runs", daemon=True).start()
-        if before is not None:
+        if before is not None and before.is_whole:
             for text in news(before.view, after.view):
                 self.ring(text)
 

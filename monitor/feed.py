@@ -15,23 +15,26 @@ from ckpt.errors import CheckpointError
 from ckpt.view import RunView, Warned
 
 if TYPE_CHECKING:
-    from ckpt.watch import Watcher
-
     from ckpt.run import RunEvent
     from ckpt.sources import RunReader
+    from ckpt.watch import Watcher
 
 JUDGE_EVERY_S = 5.0  # a stall shows itself by time passing, not by a file changing
 AGES_EVERY_S = 60.0
 RETRY_AFTER_S = 1.0
-FIRST_PIECE_S = 0.05  # a first reading that takes longer shows what it has so far
+PIECES_EVERY_S = 0.25  # a first reading that takes longer shows what it has so far
 
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A view and the time its ages are counted from, which moves on in whole minutes only."""
+    """A view and the time its ages are counted from, which moves on in whole minutes only.
+
+    `is_whole` is False for what was known before the first reading was over: no news in it.
+    """
 
     view: RunView
     now: float
+    is_whole: bool = True
 
 
 class Feed:
@@ -79,9 +82,8 @@ class Feed:
                 self._stopped.wait(RETRY_AFTER_S)
 
     def _follow(self) -> None:
-        from ckpt.watch import Watcher
-
         from ckpt.sources import RunReader
+        from ckpt.watch import Watcher
 
         reader = RunReader(self._run_dir, record_samples=not self._is_read_only)
         self._view = RunView(run=self._run_dir)
@@ -104,20 +106,21 @@ class Feed:
 
         now = time.time()
         batch: list[RunEvent] = []
-        due = time.monotonic() + FIRST_PIECE_S
+        due = 0.0
         for event in reader.read(changed, now):
             if self._stopped.is_set():
                 return
             batch.append(event)
-            if changed is None and time.monotonic() > due:
-                self._view = apply(self._view, batch)
-                batch = []
-                self._publish(self._view, now)
-                due = time.monotonic() + 5 * FIRST_PIECE_S
+            if changed is not None or time.monotonic() < due:
+                continue
+            self._view, batch = apply(self._view, batch), []
+            if self._view.step is not None:
+                self._publish(self._view, now, is_whole=False)
+                due = time.monotonic() + PIECES_EVERY_S
         self._view = apply(self._view, batch)
         self._whole = self._view
         had_fault, self._fault = self._fault is not None, None
-        self._publish(self._view, now, is_forced=bool(batch) or had_fault)
+        self._publish(self._view, now, is_forced=changed is None or bool(batch) or had_fault)
 
     def _rest_s(self, reader: "RunReader") -> float:
         """How long nothing needs to be done unless a file changes."""
@@ -128,7 +131,9 @@ class Feed:
             due.append(reader.retry_at)
         return max(0.05, min(JUDGE_EVERY_S, min(due) - time.time()))
 
-    def _publish(self, view: RunView, now: float, *, is_forced: bool = False) -> None:
+    def _publish(
+        self, view: RunView, now: float, *, is_forced: bool = False, is_whole: bool = True
+    ) -> None:
         """Judge and hand on, unless nothing came and the clock changed no verdict and no age."""
         from ckpt.health import judge
 
@@ -142,7 +147,7 @@ class Feed:
         if is_minute_over:
             self._ages_from = now
         self._posted = judged
-        self._post(Shown(judged, self._ages_from))
+        self._post(Shown(judged, self._ages_from, is_whole))
 
 
 def sentence(error: BaseException) -> str:
