@@ -13,7 +13,6 @@ from typing import Any
 
 MINUTE, HOUR, DAY = 60, 3600, 86400
 DEEPEST = 64
-FIRST_ODD_WIDTH = "\N{COMBINING GRAVE ACCENT}"  # every printable letter before it is one column
 _UNITS = ("B", "KB", "MB", "GB", "TB", "PB")
 _ASCII_SIGNS = {
     "●": "*", "○": "o", "◆": "*", "◇": "o", "✓": "+", "✗": "x", "\N{EN DASH}": "-", "—": "-",
@@ -89,8 +88,14 @@ def to_ascii(text: str) -> str:
 
 
 def is_one_column_each(text: str) -> bool:
-    """Whether each letter of printable text takes one column for sure: quick to tell, and usual."""
-    return text.isascii() or max(text) < FIRST_ODD_WIDTH
+    """Whether each letter of printable text takes one column for sure: quick to tell, usual."""
+    if text.isascii():
+        return True
+    try:
+        text.encode("latin-1")
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def cell_width(text: str) -> int:
@@ -125,10 +130,10 @@ def jsonable(value: Any, depth: int = DEEPEST) -> Any:
     What lies more than `depth` levels deep becomes `…`: a file can nest deeper than any reader of
     our output can follow.
     """
+    if isinstance(value, str):
+        return value if value.isascii() else _encodable(value)
     if value is None or isinstance(value, int):
         return value
-    if isinstance(value, str):
-        return _encodable(value)
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, PurePath):
