@@ -18,6 +18,8 @@ VERSION = 1
 REQUIRED = ("meta.json", "config.json", "model.safetensors")
 EXTENSION = "ckpt"
 _SHA256 = re.compile(r"[0-9a-fA-F]{64}")
+_GENERATION = re.compile(r"[0-9A-Za-z_-]{1,64}")
+_FACTS = {"created_at": str, "optimizer_step": int, "policy_version": int}
 _KINDS = {str: "text", int: "an integer", dict: "an object"}
 
 
@@ -35,8 +37,9 @@ class Manifest:
 
     `files` holds only entries that can be trusted to name a file of this directory. `tensors` is
     None when the list is unusable. `generation` and `parent` come from our extension; None in a
-    manifest that another program wrote. `chunks` maps a file to the hashes of its chunks of
-    `chunk_bytes` bytes. `digest` is the start of the sha256 of the manifest's own bytes.
+    manifest that another program wrote, and where the extension cannot be used. `chunks` maps a
+    file to the hashes of its chunks of `chunk_bytes` bytes. `digest` is the start of the sha256 of
+    the manifest's own bytes.
     """
 
     created_at: str | None = None
@@ -75,8 +78,9 @@ def read_manifest(data: bytes) -> Manifest:
     if version != VERSION:
         text = f"{NAME}: made by a newer version ({version}), this program reads {VERSION}"
         return _unusable("unsupported-version", text)
+    odd = list(_oddities(data, value))
     wrong = [_error("bad-manifest", f"{NAME}: {text}") for text in _problems(value)]
-    return Manifest(findings=tuple(wrong)) if wrong else _from_fields(value)
+    return Manifest(findings=(*wrong, *odd)) if wrong else _from_fields(value, odd)
 
 
 def build(
@@ -115,9 +119,7 @@ def is_safe_name(name: str) -> bool:
 
 
 def _problems(value: Mapping[str, Any]) -> Iterator[str]:
-    """Say where a field is not what version 1 wants; unknown fields are nobody's fault."""
-    for key, kind in (("created_at", str), ("optimizer_step", int), ("policy_version", int)):
-        yield from _if_not(key, value.get(key), kind, or_none=True)
+    """Say where the two lists are not what version 1 wants; nothing can be trusted then."""
     yield from _if_no_texts("tensors", value.get("tensors"))
     files = value.get("files")
     yield from _if_not("files", files, dict)
@@ -131,15 +133,32 @@ def _problems(value: Mapping[str, Any]) -> Iterator[str]:
             yield f"{where}.size: expected a number of bytes, found {size!r:.60}"
         if not isinstance(digest, str) or not _SHA256.fullmatch(digest):
             yield f"{where}.sha256: expected 64 hexadecimal digits, found {digest!r:.60}"
-    yield from _extension_problems(value.get(EXTENSION))
+
+
+def _oddities(data: bytes, value: Mapping[str, Any]) -> Iterator[Finding]:
+    """Say what is odd and makes no file less sound; unknown fields are nobody's fault."""
+    if jsontext.has_bom(data):
+        text = f"{NAME}: starts with a byte order mark, which AstrAI does not read"
+        yield Finding("upstream-refuses", Severity.WARNING, text, NAME)
+    for key, kind in _FACTS.items():
+        for text in _if_not(key, value.get(key), kind, or_none=True):
+            yield Finding("bad-manifest", Severity.WARNING, f"{NAME}: {text}", NAME)
+    for text in _extension_problems(value.get(EXTENSION)):
+        yield Finding("bad-manifest", Severity.WARNING, f"{NAME}: {text}", NAME)
 
 
 def _extension_problems(extension: Any) -> Iterator[str]:
     yield from _if_not(EXTENSION, extension, dict, or_none=True)
     if not isinstance(extension, dict):
         return
-    for key, kind in (("v", int), ("generation", str), ("parent", str), ("chunk_bytes", int)):
-        yield from _if_not(f"{EXTENSION}.{key}", extension.get(key), kind, or_none=True)
+    yield from _if_not(f"{EXTENSION}.v", extension.get("v"), int, or_none=True)
+    for key in ("generation", "parent"):  # becomes part of names on disk
+        name = extension.get(key)
+        if name is not None and not (isinstance(name, str) and _GENERATION.fullmatch(name)):
+            yield f"{EXTENSION}.{key}: expected letters and digits, found {name!r:.60}"
+    size = extension.get("chunk_bytes")
+    if size is not None and (type(size) is not int or size < 1):
+        yield f"{EXTENSION}.chunk_bytes: expected a number of bytes, found {size!r:.60}"
     chunks = extension.get("chunks")
     yield from _if_not(f"{EXTENSION}.chunks", chunks, dict, or_none=True)
     for name, hashes in chunks.items() if isinstance(chunks, dict) else ():
@@ -160,7 +179,7 @@ def _if_no_texts(where: str, found: Any) -> Iterator[str]:
         yield f"{where}: expected a list of text, found {odd!r:.60} in it"
 
 
-def _from_fields(value: Mapping[str, Any]) -> Manifest:
+def _from_fields(value: Mapping[str, Any], odd: Iterable[Finding]) -> Manifest:
     findings = []
     files = {}
     for name, entry in value["files"].items():
@@ -171,18 +190,21 @@ def _from_fields(value: Mapping[str, Any]) -> Manifest:
             findings.append(_error("bad-entry-name", text))
     missing = [name for name in REQUIRED if name not in files]
     findings += [_error("bad-manifest", f"{NAME}: does not list {name}") for name in missing]
-    extension = value.get(EXTENSION) or NOTHING
+    facts = {key: value.get(key) for key, kind in _FACTS.items() if type(value.get(key)) is kind}
+    extension = value.get(EXTENSION)
+    if extension is None or any(_extension_problems(extension)):
+        extension = NOTHING
     return Manifest(
-        created_at=value.get("created_at"),
-        optimizer_step=value.get("optimizer_step"),
-        policy_version=value.get("policy_version"),
+        created_at=facts.get("created_at"),
+        optimizer_step=facts.get("optimizer_step"),
+        policy_version=facts.get("policy_version"),
         tensors=tuple(value["tensors"]),
         files=files,
         generation=extension.get("generation"),
         parent=extension.get("parent"),
         chunk_bytes=extension.get("chunk_bytes"),
         chunks={name: tuple(hashes) for name, hashes in (extension.get("chunks") or {}).items()},
-        findings=tuple(findings),
+        findings=(*findings, *odd),
     )
 
 

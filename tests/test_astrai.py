@@ -13,8 +13,10 @@ from ckpt import fs
 from ckpt.checkpoint import Checkpoint, Depth, Severity, Verdict
 from ckpt.errors import NoCheckpoint
 from ckpt.formats import inspect
-from ckpt.manifest import read_manifest
+from ckpt.formats.astrai import AstrAI
+from ckpt.manifest import Listed, build, read_manifest
 from ckpt.operation import drive
+from ckpt.tensorfile import write_tensors
 from ckpt.verify import verify
 
 WHOLE = (
@@ -116,6 +118,64 @@ def test_a_newer_version_is_unsupported_and_its_bytes_are_not_judged(golden: Pat
     assert finding.message == ("manifest.json: made by a newer version (2), this program reads 1")
 
 
+@pytest.mark.parametrize(
+    "name", ["crash_after_publish", "crash_between_renames", "crash_mid_staging"]
+)
+def test_what_a_kill_left_gives_the_facts_of_its_program(golden: Path, name: str) -> None:
+    for directory, facts in expected(golden, name)["facts"].items():
+        checkpoint = inspect(golden / "astrai" / name / "tree" / directory)
+        assert checkpoint.step == 1
+        assert dict(checkpoint.metadata) == facts["meta.json"]
+        assert dict(checkpoint.settings) == facts["config.json"]
+        codes = [finding.code for finding in checkpoint.findings]
+        if "manifest.json" in facts:
+            assert codes == []
+            assert tensor_facts(checkpoint) == recorded(facts["model.safetensors"])
+        else:
+            assert codes == ["truncated", "no-manifest"]
+
+
+def test_a_newer_versions_pickles_are_not_called_damage(golden: Path, tmp_path: Path) -> None:
+    path = tmp_path / "epoch_0_step_5"
+    shutil.copytree(golden / "astrai" / "with_extras" / "tree" / path.name, path)
+    edit(path / "manifest.json", lambda m: m.update(format_version=2))
+    assert drive(verify(path)).verdict is Verdict.UNSUPPORTED
+    assert inspect(path).complete is None
+
+
+@pytest.mark.parametrize(
+    ("name", "files", "is_slot"),
+    [
+        ("epoch_0_step_5", ["meta.json"], True),
+        ("anything", ["meta.json", "config.json"], True),
+        ("anything", ["manifest.json", "model.safetensors"], True),
+        ("dataset", ["meta.json", "data.bin"], False),
+        ("site", ["manifest.json", "index.html"], False),
+        ("base", ["config.json", "model.safetensors"], False),
+    ],
+)
+def test_another_programs_meta_or_manifest_is_no_slot(
+    tmp_path: Path, name: str, files: list[str], is_slot: bool
+) -> None:
+    path = tmp_path / name
+    path.mkdir()
+    for file in files:
+        (path / file).write_text("{}")
+    assert AstrAI().is_slot(path) is is_slot
+
+
+def test_a_byte_order_mark_is_read_and_said(tmp_path: Path) -> None:
+    path = sample(tmp_path)
+    for name in ("config.json", "manifest.json"):
+        (path / name).write_bytes(b"\xef\xbb\xbf" + (path / name).read_bytes())
+    checkpoint = inspect(path)
+    assert dict(checkpoint.settings) == {"hidden": 2}
+    assert [f.file for f in checkpoint.findings if f.code == "upstream-refuses"] == [
+        "config.json",
+        "manifest.json",
+    ]
+
+
 def test_a_directory_with_only_metrics_is_no_checkpoint_and_says_what_was_looked_for(
     golden: Path,
 ) -> None:
@@ -186,6 +246,20 @@ def test_a_key_given_twice_is_refused_at_every_depth() -> None:
     (finding,) = read_manifest(text).findings
     assert finding.code == "duplicate-key"
     assert "config.json" in finding.message
+
+
+def test_a_header_without_the_listed_tensors_is_noticed(tmp_path: Path) -> None:
+    path = sample(tmp_path)
+    (path / "manifest.json").unlink()
+    (path / "model.safetensors").unlink()
+    empty = write_tensors(path / "model.safetensors", [])
+    listed = {
+        name: Listed((path / name).stat().st_size, "0" * 64)
+        for name in ("meta.json", "config.json")
+    }
+    listed["model.safetensors"] = Listed(empty.size_bytes, empty.sha256)
+    (path / "manifest.json").write_bytes(build(listed, ["head.bias"], meta={}))
+    assert [finding.code for finding in inspect(path).findings] == ["tensor-list-mismatch"]
 
 
 def test_a_manifest_that_forgets_a_required_file_says_which(tmp_path: Path) -> None:
@@ -318,10 +392,12 @@ def test_names_that_are_no_utf8_or_another_composition_are_reported(tmp_path: Pa
     edit(path / "manifest.json", list_composed)
     (path / "Gonza\u0301lez.json").write_text("{}")
     (path / b"\xff\xfe".decode(errors="surrogateescape")).write_text("{}")
-    found = {(finding.code, finding.file) for finding in inspect(path).findings}
-    assert ("missing-file", "Gonz\u00e1lez.json") in found
-    assert ("unlisted-file", "Gonza\u0301lez.json") in found
-    assert ("unlisted-file", "\udcff\udcfe") in found
+    findings = inspect(path).findings
+    assert [(finding.code, finding.file) for finding in findings] == [
+        ("missing-file", "Gonz\u00e1lez.json"),
+        ("unlisted-file", "\udcff\udcfe"),
+    ]
+    assert findings[0].message.endswith("; the same name in another Unicode composition is")
 
 
 def test_a_directory_that_may_not_be_read_says_so(tmp_path: Path) -> None:

@@ -8,14 +8,24 @@ import hashlib
 import math
 import re
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any, ClassVar
+from unicodedata import normalize
 
 from ckpt import fs, jsontext
-from ckpt.checkpoint import Checkpoint, Depth, FileEntry, Finding, Glance, Severity, Tensor
+from ckpt.checkpoint import (
+    UNSUPPORTED_CODES,
+    Checkpoint,
+    Depth,
+    FileEntry,
+    Finding,
+    Glance,
+    Severity,
+    Tensor,
+)
 from ckpt.errors import DuplicateKey, NoCheckpoint, TornRead
 from ckpt.formats.directory import Listing, cannot_look, list_files, step_in_name, whole_number
 from ckpt.manifest import NAME as MANIFEST
@@ -51,8 +61,17 @@ class AstrAI:
         return META in names or MANIFEST in names
 
     def is_slot(self, path: Path) -> bool:
-        """Whether it is one at all: every AstrAI directory is a checkpoint."""
-        return self.owns(path)
+        """Whether a trainer saved it; a lone meta.json or manifest.json is some other program's.
+
+        Unless the directory is named after a step: then a save was cut off there.
+        """
+        try:
+            names = {entry.name for entry in fs.scan(path)}
+        except OSError:
+            return False
+        beside = names & {META, CONFIG, WEIGHTS, INDEX, MANIFEST}
+        is_claimed = META in names or MANIFEST in names
+        return is_claimed and (len(beside) > 1 or step_in_name(path.name) is not None)
 
     def glance(self, path: Path) -> Glance:
         """Tell what meta.json, the manifest and the sizes of the files tell."""
@@ -103,14 +122,15 @@ class AstrAI:
         findings += [*manifest.findings, *listing.findings]
         findings += _missing(listing, manifest)
         findings += _compare(listing, manifest)
-        is_whole = not any(finding.severity is Severity.ERROR for finding in findings)
+        errors = {finding.code for finding in findings if finding.severity is Severity.ERROR}
         tensors: list[Tensor] = []
         if depth >= Depth.HEADERS:
-            for file in _weights_files(listing):
-                header = read_header(path / file, file)
-                tensors += header.tensors
-                findings += header.findings
-            findings += _compare_tensors(tensors, manifest)
+            headers = [read_header(path / file, file) for file in _weights_files(listing)]
+            tensors = [tensor for header in headers for tensor in header.tensors]
+            unsound = [finding for header in headers for finding in header.findings]
+            findings += unsound
+            if headers and not unsound:
+                findings += _compare_tensors(tensors, manifest)
         step = whole_number(meta.get("optimizer_step"))
         checkpoint = Checkpoint(
             path,
@@ -120,7 +140,7 @@ class AstrAI:
             epoch=_number(meta.get("epoch")),
             loss=_number(meta.get("loss")),
             created_at=_created_at(meta.get("timestamp"), listing),
-            complete=_completeness(listing, is_whole=is_whole),
+            complete=_completeness(listing, errors),
             files=_entries(listing, manifest),
             tensors=tuple(tensors),
             metadata=meta,
@@ -183,6 +203,9 @@ def _read_object(listing: Listing, name: str) -> tuple[dict[str, Any], list[Find
         for key, item in value.items()
         if isinstance(item, float) and not math.isfinite(item)
     ]
+    if jsontext.has_bom(data):
+        text = f"{name}: starts with a byte order mark, which AstrAI does not read"
+        findings.append(Finding("upstream-refuses", Severity.WARNING, text, name))
     return value, findings
 
 
@@ -200,10 +223,14 @@ def _read_manifest(listing: Listing) -> Manifest:
 
 def _missing(listing: Listing, manifest: Manifest) -> Iterator[Finding]:
     """Every file that must be there and is not."""
+    twins = _twins(listing, manifest)
     for name in sorted({META, CONFIG, *manifest.files}):
         if name not in listing.sizes and name not in listing.links:
             why = "listed in manifest.json and" if name in manifest.files else "required and"
-            yield _error("missing-file", f"{name}: {why} not there", name)
+            text = f"{name}: {why} not there"
+            if name in twins:
+                text += "; the same name in another Unicode composition is"
+            yield _error("missing-file", text, name)
     if WEIGHTS not in manifest.files and not _has_weights(listing):
         yield _error("missing-file", f"{WEIGHTS}: required and not there", WEIGHTS)
 
@@ -222,15 +249,28 @@ def _compare(listing: Listing, manifest: Manifest) -> Iterator[Finding]:
             text = f"{name}: size {size:,} bytes, manifest.json says {listed.size_bytes:,}"
             hint = _line_ends_hint(name, size - listed.size_bytes)
             yield Finding("size-mismatch", Severity.ERROR, text, name, hint=hint)
-    has_list = MANIFEST in listing.sizes
+    reported = set(_twins(listing, manifest).values())
     for name in sorted(listing.sizes.keys() - manifest.files.keys() - {MANIFEST, META, CONFIG}):
         if name.endswith((".pt", ".pth", ".bin", ".pkl")):
-            severity = Severity.ERROR if has_list else Severity.WARNING
+            severity = Severity.ERROR if manifest.files else Severity.WARNING
             text = f"{name}: a pickle that nothing lists; AstrAI would run it while loading"
             yield Finding("unlisted-pickle", severity, text, name)
-        elif has_list and manifest.files and not _ADDED_LATER.fullmatch(name):
+        elif manifest.files and not _ADDED_LATER.fullmatch(name) and name not in reported:
             text = f"{name}: not listed in manifest.json"
             yield Finding("unlisted-file", Severity.WARNING, text, name)
+
+
+def _twins(listing: Listing, manifest: Manifest) -> dict[str, str]:
+    """Listed names that are there in another Unicode composition: listed → what is there.
+
+    A copy through macOS decomposes names; its bytes are then another file's for AstrAI.
+    """
+    missing = [name for name in manifest.files if name not in listing.sizes]
+    if all(name.isascii() for name in missing):
+        return {}
+    there = {normalize("NFC", name): name for name in listing.sizes.keys() - manifest.files.keys()}
+    composed = {name: normalize("NFC", name) for name in missing}
+    return {name: there[key] for name, key in composed.items() if key in there}
 
 
 def _line_ends_hint(name: str, added: int) -> str | None:
@@ -240,7 +280,7 @@ def _line_ends_hint(name: str, added: int) -> str | None:
 
 
 def _compare_tensors(tensors: Sequence[Tensor], manifest: Manifest) -> Iterator[Finding]:
-    if manifest.tensors is None or not tensors:
+    if manifest.tensors is None:
         return
     found, listed = {tensor.name for tensor in tensors}, set(manifest.tensors)
     if found == listed:
@@ -265,7 +305,7 @@ def _weights_files(listing: Listing) -> tuple[str, ...]:
 
 
 def _entries(listing: Listing, manifest: Manifest) -> tuple[FileEntry, ...]:
-    has_list = MANIFEST in listing.sizes
+    has_list = bool(manifest.files)
     names = sorted(listing.sizes.keys() | manifest.files.keys() | listing.links.keys())
     return tuple(
         FileEntry(
@@ -278,10 +318,11 @@ def _entries(listing: Listing, manifest: Manifest) -> tuple[FileEntry, ...]:
     )
 
 
-def _completeness(listing: Listing, *, is_whole: bool) -> bool | None:
-    if not is_whole:
+def _completeness(listing: Listing, errors: Collection[str]) -> bool | None:
+    """Whether all of it is there; of what a newer program wrote that cannot be told."""
+    if not UNSUPPORTED_CODES.issuperset(errors):
         return False
-    return True if MANIFEST in listing.sizes else None
+    return True if MANIFEST in listing.sizes and not errors else None
 
 
 def _created_at(timestamp: Any, listing: Listing) -> float | None:
