@@ -326,3 +326,57 @@ def test_an_error() -> None:
         "path": "r\\xff",
         "hint": "look",
     }
+
+
+# ---- what the command prints ----------------------------------------------------------------
+
+
+def printed(*arguments: str | Path) -> dict[str, Any]:
+    from click.testing import CliRunner
+
+    from ckpt.cli import main
+
+    result = CliRunner().invoke(main, [*map(str, arguments), "--json"])
+    assert result.stdout.count("\n") == 1
+    assert result.stdout.isascii()
+    return strict(json.loads(result.stdout))
+
+
+def test_the_command_prints_exactly_these_keys(golden: Path) -> None:
+    run = golden / "astrai" / "run_real" / "tree" / "exp1"
+    status = printed("status", run)
+    assert list(status) == STATUS_KEYS
+    assert list(printed("status", run, "--series")) == [*STATUS_KEYS, "series"]
+    assert list(status["health"]) == ["state", "reasons"]
+    assert list(status["sources"][0]) == ["path", "kind", "modified_at", "read_at", "error"]
+    assert list(status["segments"][0]) == ["first_step", "last_step", "source"]
+    listed = printed("list", run)
+    assert list(listed) == ["schema", "run", "slots"]
+    assert [list(slot) for slot in listed["slots"]] == [SLOT_KEYS] * 3
+    assert list(listed["slots"][0]["generations"][0]) == GENERATION_KEYS
+    shard = golden / "kt_full" / "killed_mid_save" / "tree" / "ckpt"
+    seen = printed("show", shard)
+    assert list(seen) == SHOW_KEYS
+    assert list(seen["files"][0]) == ["name", "size_bytes", "sha256", "listed"]
+    assert list(seen["tensors"][0]) == ["name", "dtype", "shape", "size_bytes", "file"]
+    assert list(seen["findings"][0]) == FINDING_KEYS
+    report = printed("verify", shard)
+    assert list(report) == ["schema", *REPORT_KEYS]
+    assert list(report["findings"][0]) == FINDING_KEYS
+    several = printed("verify", shard, shard, "--depth", "names")
+    assert list(several) == ["schema", "verdict", "reports"]
+    assert [list(each) for each in several["reports"]] == [REPORT_KEYS] * 2
+    assert list(printed("show", golden / "absent")) == ERROR_KEYS
+
+
+def test_times_carry_a_zone_and_nan_is_null(golden: Path, tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_text(
+        '{"step": 1, "time": 1764590400.0, "loss": 2.5}\n'
+        '{"step": 2, "time": 1764590401.0, "loss": NaN}\n'
+        '{"step": 3, "time": 1764590402.0, "loss": null, "nonfinite": ["loss"]}\n'
+    )
+    status = printed("status", tmp_path, "--series")
+    assert status["loss"] is None
+    assert status["loss_nonfinite"] == 2
+    assert status["series"]["loss"] == [[0, 1, 2.5], [0, 2, None], [0, 3, None]]
+    assert status["sources"][0]["modified_at"].endswith("+00:00")
