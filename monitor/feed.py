@@ -17,7 +17,7 @@ from ckpt.view import RunView, Warned
 if TYPE_CHECKING:
     from ckpt.run import RunEvent
     from ckpt.sources import RunReader
-    from ckpt.watch import Watcher
+    from ckpt.watch import Targets, Watcher
 
 JUDGE_EVERY_S = 5.0  # a stall shows itself by time passing, not by a file changing
 AGES_EVERY_S = 60.0
@@ -87,11 +87,17 @@ class Feed:
 
         reader = RunReader(self._run_dir, record_samples=not self._is_read_only)
         self._view = RunView(run=self._run_dir)
-        self._read(reader, None)
+        self._read(reader, None, is_first=True)
         self._watcher = watcher = Watcher(self._run_dir, poll_s=self._poll_s)
         try:
+            watched: Targets | None = None
             while not self._stopped.is_set():
-                watcher.watch(reader.targets)
+                targets = reader.targets
+                if targets != watched:
+                    watcher.watch(targets)
+                    watched = targets
+                    self._read(reader, None)  # or a change since the last look is never told
+                    continue
                 changed = watcher.wait(self._rest_s(reader))
                 if self._stopped.is_set():
                     return
@@ -100,8 +106,10 @@ class Feed:
         finally:
             watcher.stop()
 
-    def _read(self, reader: "RunReader", changed: frozenset[Path] | None) -> None:
-        """Read what changed (None: everything) and publish; a slow first reading in pieces."""
+    def _read(
+        self, reader: "RunReader", changed: frozenset[Path] | None, *, is_first: bool = False
+    ) -> None:
+        """Read what changed (None: look at everything) and publish; a first reading in pieces."""
         from ckpt.run import apply
 
         now = time.time()
@@ -111,7 +119,7 @@ class Feed:
             if self._stopped.is_set():
                 return
             batch.append(event)
-            if changed is not None or time.monotonic() < due:
+            if not is_first or time.monotonic() < due:
                 continue
             self._view, batch = apply(self._view, batch), []
             if self._view.step is not None:
@@ -120,7 +128,7 @@ class Feed:
         self._view = apply(self._view, batch)
         self._whole = self._view
         had_fault, self._fault = self._fault is not None, None
-        self._publish(self._view, now, is_forced=changed is None or bool(batch) or had_fault)
+        self._publish(self._view, now, is_forced=is_first or bool(batch) or had_fault)
 
     def _rest_s(self, reader: "RunReader") -> float:
         """How long nothing needs to be done unless a file changes."""
