@@ -277,11 +277,12 @@ def write_tensors(
 ) -> Written:
     """Write a new safetensors file, durable, byte for byte as the safetensors library would.
 
-    Hashed in the same pass; space is reserved before the first byte.
+    Hashed in the same pass; space is reserved before the first byte. Metadata is sorted; the
+    library's is in random order.
 
     Raises:
         PublishError: a buffer does not fit its dtype and shape, is not contiguous, a name is given
-            twice, or the header would be larger than readers accept.
+            twice, metadata is no text, or the header would be larger than readers accept.
         OSError: the disk refused.
     """
     ordered = sorted(buffers, key=lambda buffer: (-_place(buffer), buffer[0]))
@@ -313,6 +314,9 @@ def _place(buffer: Buffer) -> int:
 def _build_header(ordered: Sequence[Buffer], metadata: Mapping[str, str] | None) -> bytes:
     fields: dict[str, Any] = {}
     if metadata is not None:
+        for key, item in metadata.items():
+            if not isinstance(item, str):
+                raise PublishError(f"metadata {key!r}: expected text, found {item!r:.60}")
         fields["__metadata__"] = dict(sorted(metadata.items()))
     at = 0
     for name, dtype, shape, data in ordered:

@@ -1,6 +1,7 @@
 """safetensors headers with every bound checked, and files written as the library writes them."""
 
 import json
+import math
 import os
 import struct
 import tempfile
@@ -276,6 +277,31 @@ def test_a_written_file_is_the_librarys_byte_for_byte(tmp_path: Path) -> None:
 
     assert written.sha256 == hashlib.sha256(ours).hexdigest()
     assert read_header(tmp_path / "ours", "ours").findings == ()
+
+
+@pytest.mark.parametrize("value", [1, None, 1.5])
+def test_metadata_that_is_no_text_is_refused_by_its_key(tmp_path: Path, value: Any) -> None:
+    with pytest.raises(PublishError, match=f"metadata 'step': expected text, found {value}"):
+        write_tensors(tmp_path / "w", [], {"step": value})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_name_given_twice_is_refused(tmp_path: Path) -> None:
+    buffer = ("w", "U8", (1,), memoryview(b"1"))
+    with pytest.raises(PublishError, match="tensor 'w' is given twice"):
+        write_tensors(tmp_path / "w", [buffer, buffer])
+
+
+@pytest.mark.parametrize("shape", [(2, 1), (1, 2, 1), (0,), ()])
+def test_what_is_written_is_read_again(tmp_path: Path, shape: tuple[int, ...]) -> None:
+    size = 2 * math.prod(shape)
+    write_tensors(tmp_path / "w", [("t", "BF16", shape, memoryview(bytes(size)))], {"b": "1"})
+    header = read_header(tmp_path / "w", "w")
+    assert header.findings == ()
+    assert header.metadata == {"b": "1"}
+    assert [(t.name, t.dtype, t.shape, t.size_bytes) for t in header.tensors] == [
+        ("t", "BF16", shape, size)
+    ]
 
 
 @pytest.mark.parametrize(

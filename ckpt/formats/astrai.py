@@ -6,14 +6,12 @@ meta.json is the truth.
 
 import hashlib
 import math
-import re
 import uuid
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any, ClassVar
-from unicodedata import normalize
 
 from ckpt import fs, jsontext
 from ckpt.checkpoint import (
@@ -27,21 +25,20 @@ from ckpt.checkpoint import (
     Tensor,
 )
 from ckpt.errors import DuplicateKey, NoCheckpoint, TornRead
+from ckpt.formats.astrai_listing import (
+    CONFIG,
+    INDEX,
+    META,
+    WEIGHTS,
+    compare_files,
+    compare_tensors,
+    missing,
+)
 from ckpt.formats.directory import Listing, cannot_look, list_files, step_in_name, whole_number
 from ckpt.manifest import NAME as MANIFEST
 from ckpt.manifest import Listed, Manifest, build, read_manifest
 from ckpt.tensorfile import Buffer, read_header, write_tensors
 
-META, CONFIG, WEIGHTS, INDEX = (
-    "meta.json",
-    "config.json",
-    "model.safetensors",
-    "model.safetensors.index.json",
-)
-_ADDED_LATER = re.compile(
-    r"metric\.jsonl|tokenizer.*|special_tokens_map\.json|added_tokens\.json|vocab\..*|merges\.txt"
-    r"|chat_template\..*|sentencepiece.*|spiece\.model"
-)
 _MAX_JSON_BYTES = 64 << 20
 _QUARTER_HOUR_S, _WIDEST_ZONE_S = 900, 14.25 * 3600
 
@@ -120,8 +117,8 @@ class AstrAI:
         findings += config_findings
         manifest = _read_manifest(listing)
         findings += [*manifest.findings, *listing.findings]
-        findings += _missing(listing, manifest)
-        findings += _compare(listing, manifest)
+        findings += missing(listing, manifest)
+        findings += compare_files(listing, manifest)
         errors = {finding.code for finding in findings if finding.severity is Severity.ERROR}
         tensors: list[Tensor] = []
         if depth >= Depth.HEADERS:
@@ -130,7 +127,7 @@ class AstrAI:
             unsound = [finding for header in headers for finding in header.findings]
             findings += unsound
             if headers and not unsound:
-                findings += _compare_tensors(tensors, manifest)
+                findings += compare_tensors(tensors, manifest)
         step = whole_number(meta.get("optimizer_step"))
         checkpoint = Checkpoint(
             path,
@@ -219,80 +216,6 @@ def _read_manifest(listing: Listing) -> Manifest:
     except OSError as error:
         return Manifest(findings=(cannot_look(error, MANIFEST),))
     return replace(read_manifest(data), digest=hashlib.sha256(data).hexdigest()[:12])
-
-
-def _missing(listing: Listing, manifest: Manifest) -> Iterator[Finding]:
-    """Every file that must be there and is not."""
-    twins = _twins(listing, manifest)
-    for name in sorted({META, CONFIG, *manifest.files}):
-        if name not in listing.sizes and name not in listing.links:
-            why = "listed in manifest.json and" if name in manifest.files else "required and"
-            text = f"{name}: {why} not there"
-            if name in twins:
-                text += "; the same name in another Unicode composition is"
-            yield _error("missing-file", text, name)
-    if WEIGHTS not in manifest.files and not _has_weights(listing):
-        yield _error("missing-file", f"{WEIGHTS}: required and not there", WEIGHTS)
-
-
-def _has_weights(listing: Listing) -> bool:
-    return any(name in listing.sizes or name in listing.links for name in (WEIGHTS, INDEX))
-
-
-def _compare(listing: Listing, manifest: Manifest) -> Iterator[Finding]:
-    """Sizes against the manifest, and files that it does not name."""
-    for name, listed in manifest.files.items():
-        size = listing.sizes.get(name)
-        if size == 0 and listed.size_bytes:
-            yield _error("empty-file", f"{name}: the file is empty", name)
-        elif size is not None and size != listed.size_bytes:
-            text = f"{name}: size {size:,} bytes, manifest.json says {listed.size_bytes:,}"
-            hint = _line_ends_hint(name, size - listed.size_bytes)
-            yield Finding("size-mismatch", Severity.ERROR, text, name, hint=hint)
-    reported = set(_twins(listing, manifest).values())
-    for name in sorted(listing.sizes.keys() - manifest.files.keys() - {MANIFEST, META, CONFIG}):
-        if name.endswith((".pt", ".pth", ".bin", ".pkl")):
-            severity = Severity.ERROR if manifest.files else Severity.WARNING
-            text = f"{name}: a pickle that nothing lists; AstrAI would run it while loading"
-            yield Finding("unlisted-pickle", severity, text, name)
-        elif manifest.files and not _ADDED_LATER.fullmatch(name) and name not in reported:
-            text = f"{name}: not listed in manifest.json"
-            yield Finding("unlisted-file", Severity.WARNING, text, name)
-
-
-def _twins(listing: Listing, manifest: Manifest) -> dict[str, str]:
-    """Listed names that are there in another Unicode composition: listed → what is there.
-
-    A copy through macOS decomposes names; its bytes are then another file's for AstrAI.
-    """
-    missing = [name for name in manifest.files if name not in listing.sizes]
-    if all(name.isascii() for name in missing):
-        return {}
-    there = {normalize("NFC", name): name for name in listing.sizes.keys() - manifest.files.keys()}
-    composed = {name: normalize("NFC", name) for name in missing}
-    return {name: there[key] for name, key in composed.items() if key in there}
-
-
-def _line_ends_hint(name: str, added: int) -> str | None:
-    if name.endswith(".json") and added > 0:
-        return "a checkout that turns LF into CRLF adds a byte a line"
-    return None
-
-
-def _compare_tensors(tensors: Sequence[Tensor], manifest: Manifest) -> Iterator[Finding]:
-    if manifest.tensors is None:
-        return
-    found, listed = {tensor.name for tensor in tensors}, set(manifest.tensors)
-    if found == listed:
-        return
-    missing, extra = sorted(listed - found), sorted(found - listed)
-    parts = [
-        f"{len(names)} {what} ({names[0]!r}{', …' if len(names) > 1 else ''})"
-        for names, what in ((missing, "listed and not there"), (extra, "there and not listed"))
-        if names
-    ]
-    text = f"tensors of manifest.json and {WEIGHTS} differ: {'; '.join(parts)}"
-    yield _error("tensor-list-mismatch", text, MANIFEST)
 
 
 # ---- facts ---------------------------------------------------------------------------------
