@@ -17,7 +17,7 @@ class Sample:
     """How to make a clean checkpoint of one format.
 
     `hashed` says that a flipped byte of any listed file is noticed at the depth of bytes;
-    `optional` are files that may be missing without making the checkpoint damaged.
+    `optional` are files without which it is no more than unverifiable.
     """
 
     format: str
@@ -77,14 +77,27 @@ def huggingface(parent: Path) -> Path:
     return target
 
 
+def adapter(parent: Path) -> Path:
+    target = parent / "adapter"
+    target.mkdir()
+    (target / "adapter_config.json").write_text('{"r": 8, "lora_alpha": 16}')
+    write_tensors(target / "adapter_model.safetensors", [floats("lora_A", 1, 2)], {"format": "pt"})
+    return target
+
+
 def plain(parent: Path) -> Path:
     write_tensors(parent / "weights_step_3.safetensors", [floats("w", 1, 2)], {"note": "x"})
     return parent / "weights_step_3.safetensors"
 
 
 SAMPLES = (
-    Sample("astrai", astrai, hashed=True),
-    Sample("astrai", golden("astrai", "good", "tree", "epoch_1_step_9"), hashed=True),
+    Sample("astrai", astrai, hashed=True, optional=("manifest.json",)),
+    Sample(
+        "astrai",
+        golden("astrai", "good", "tree", "epoch_1_step_9"),
+        hashed=True,
+        optional=("manifest.json",),
+    ),
     Sample("kt_full", golden("kt_full", "tiny3", "tree", "ckpt")),
     Sample("kt_full", golden("kt_full", "sparse_layers", "tree", "ckpt")),
     Sample(
@@ -100,4 +113,8 @@ SAMPLES = (
     ),
     Sample("huggingface", huggingface, optional=("config.json",)),
     Sample("safetensors", plain),
+    Sample("huggingface", adapter),
+    Sample(
+        "huggingface", golden("astrai", "sharded_hf", "tree", "base"), optional=("config.json",)
+    ),
 )
