@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 UNSUPPORTED_CODES = frozenset({"unsupported-version", "unsupported-dtype", "foreign-state"})
@@ -64,9 +64,8 @@ class Finding:
     hint: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Tensor:
-    """One tensor as its header tells it.
+class Tensor(NamedTuple):
+    """One tensor as its header tells it; a tuple because a model can have a hundred thousand.
 
     `dtype` is spelt as safetensors does (`BF16`); `start` and `end` are byte offsets from the
     beginning of `file`, `end` exclusive; `size_bytes` = `end - start`.

@@ -32,6 +32,8 @@ from ckpt.terminal import ProgressLine, Terminal
 if TYPE_CHECKING:
     from ckpt.view import RunView
 
+STATUS_ROWS = 12
+
 
 class Output:
     """The two streams of one command."""
@@ -81,12 +83,26 @@ class Output:
         width = self.out.layout_width
         for line in header_lines(view, now, width, ascii_only=self.out.ascii_only):
             self.out.line(*line)
-        self._generations(view.slots, now)
+        self._newest(view, now)
         for warned in view.warnings:
             if view.advice is None or view.advice.message != warned.message:
                 self.out.line(Cell(f" ! {visible(warned.message)}", Tone.WARN))
         if view.advice is not None and (advice := advice_cell(view)) is not None:
             self.out.line(Cell(f" {advice.text}", advice.tone))
+
+    def _newest(self, view: "RunView", now: float) -> None:
+        """Write the first rows, and every damaged one after them; `ckpt list` has the rest."""
+        rows = [row for slot in view.slots for row in slot_rows(slot, now)]
+        shown = [
+            row
+            for place, row in enumerate(rows)
+            if place < STATUS_ROWS or any(cell.tone is Tone.BAD for cell in row.cells)
+        ]
+        if shown:
+            self.out.table(GENERATION_COLUMNS, shown)
+        if len(rows) > len(shown):
+            left = f" … {len(rows) - len(shown):,} more: ckpt list {visible(str(view.run))}"
+            self.out.line(Cell(left, Tone.DIM))
 
     def status_line(self, view: "RunView", now: float) -> None:
         """Write the run in one line."""

@@ -281,6 +281,20 @@ def test_a_status_in_one_line(samples: Path) -> None:
     assert "  step 42/100" in result.stdout
 
 
+def test_a_status_stays_one_screen_and_keeps_what_is_damaged(
+    samples: Path, tmp_path: Path
+) -> None:
+    for step in range(1, 31):
+        kind = "bad_truncated_weights" if step == 3 else "good"
+        copytree(samples / "astrai" / kind / "tree" / GOOD, tmp_path / f"epoch_0_step_{step:02d}")
+    lines = ckpt("status", tmp_path).stdout.splitlines()
+    rows = [line.split()[0] for line in lines if line.startswith(" epoch_0_step_")]
+    assert len(rows) == 13
+    assert rows[-1] == "epoch_0_step_03"
+    assert f" … 17 more: ckpt list {tmp_path}" in lines
+    assert len(ckpt("list", tmp_path).stdout.splitlines()) == 31
+
+
 def test_a_run_is_verified_whole(samples: Path) -> None:
     run = samples / "astrai/crash_after_publish/tree"
     result = ckpt("verify", run, "--json")
