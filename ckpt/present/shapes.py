@@ -4,7 +4,7 @@ Every key is always there, null when unknown; keys are only ever added. What com
 what strict JSON can hold.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -119,7 +119,7 @@ def show_json(checkpoint: Checkpoint) -> Json:
         "epoch": jsonable(checkpoint.epoch),
         "complete": checkpoint.complete,
         "files": [_file(entry) for entry in checkpoint.files],
-        "tensors": [_tensor(tensor) for tensor in checkpoint.tensors],
+        "tensors": _tensors(checkpoint.tensors),
         "metadata": jsonable(checkpoint.metadata),
         "settings": jsonable(checkpoint.settings),
         "findings": _findings(checkpoint.findings),
@@ -232,14 +232,18 @@ def _file(entry: FileEntry) -> Json:
     }
 
 
-def _tensor(tensor: Tensor) -> Json:
-    return {
-        "name": jsonable(tensor.name),
-        "dtype": jsonable(tensor.dtype),
-        "shape": list(tensor.shape),
-        "size_bytes": tensor.size_bytes,
-        "file": jsonable(tensor.file),
-    }
+def _tensors(tensors: Sequence[Tensor]) -> list[Json]:
+    spelt = {text: jsonable(text) for tensor in tensors for text in (tensor.dtype, tensor.file)}
+    return [
+        {
+            "name": name if name.isascii() else jsonable(name),
+            "dtype": spelt[dtype],
+            "shape": list(shape),
+            "size_bytes": size_bytes,
+            "file": spelt[file],
+        }
+        for name, dtype, shape, size_bytes, file, _start, _end in tensors
+    ]
 
 
 def _source(source: "Source") -> Json:
