@@ -4,6 +4,7 @@ Stdout is data, stderr is narration. With `--json` every exit but a usage error 
 Everything but click is imported by the verb that needs it, so that `ckpt --help` is quick.
 """
 
+import errno
 import functools
 import gc
 import os
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
 
 import click
 
-from ckpt.errors import CheckpointError
+from ckpt.errors import CannotWrite, CheckpointError
 
 if TYPE_CHECKING:
     from ckpt.checkpoint import Depth, Report
@@ -57,6 +58,8 @@ def _exit_code(run: Callable[[], Any]) -> int:
     except (click.Abort, KeyboardInterrupt):
         click.echo("interrupted", err=True)
         return INTERRUPTED
+    except CannotWrite as failure:
+        return _stdout_failed(failure.error)
     except OSError as error:
         return _stdout_failed(error)
     finally:
@@ -102,7 +105,6 @@ def verb(function: Callable[Concatenate["Output", P], int]) -> Callable[P, int]:
     @functools.wraps(function)
     def run(*args: P.args, **options: P.kwargs) -> int:
         from ckpt.output import Output
-        from ckpt.terminal import CannotWrite
 
         output = Output.of_process(as_json=bool(options.pop("as_json")))
         try:
@@ -112,8 +114,8 @@ def verb(function: Callable[Concatenate["Output", P], int]) -> Callable[P, int]:
         except KeyboardInterrupt:
             output.fail(Interrupted("interrupted"))
             return INTERRUPTED
-        except CannotWrite as failure:
-            return _stdout_failed(failure.error)
+        except CannotWrite:
+            raise
         except CheckpointError as error:
             return output.fail(error)
         except OSError as error:
@@ -334,7 +336,7 @@ def _stdout_failed(error: OSError) -> int:
     if sys.stdout is not None:
         with fs.appending(Path(os.devnull)) as descriptor:
             os.dup2(descriptor, sys.stdout.fileno())
-    if isinstance(error, BrokenPipeError):
+    if error.errno == errno.EPIPE:
         return STDOUT_GONE
     click.echo(f"ckpt: stdout cannot be written: {error.strerror}", err=True)
     return 2

@@ -8,6 +8,8 @@ CheckpointError
 ├── TornRead                the file is being written right now: read it again
 ├── DuplicateKey            a JSON object holds one key twice
 └── PublishError            a checkpoint could not be published; what was there still is
+
+CannotWrite                 a command cannot write what it says: nobody reads it, its disk is full
 """
 
 
@@ -80,3 +82,11 @@ class PublishError(CheckpointError):
     """A checkpoint could not be published; whatever stood at the name still stands."""
 
     code = "publish-failed"
+
+
+class CannotWrite(Exception):
+    """A command's own output takes no more; `error` is what the stream said."""
+
+    def __init__(self, error: OSError) -> None:
+        super().__init__(str(error))
+        self.error = error

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from operator import add
 from typing import TextIO
 
+from ckpt.errors import CannotWrite
 from ckpt.present.words import (
     Cell,
     Column,
@@ -46,14 +47,6 @@ def is_ascii_only(encoding: str | None, environment: Mapping[str, str]) -> bool:
         return True
     names = (environment.get(name) for name in ("LC_ALL", "LC_CTYPE", "LANG"))
     return next((name for name in names if name), "") in ("C", "POSIX")
-
-
-class CannotWrite(Exception):
-    """The stream takes no more: nobody reads it, its disk is full. `error` is what it said."""
-
-    def __init__(self, error: OSError) -> None:
-        super().__init__(str(error))
-        self.error = error
 
 
 @dataclass(frozen=True, slots=True)

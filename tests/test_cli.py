@@ -1,6 +1,7 @@
 """The `ckpt` command end to end: exit codes, errors in words, streams, names."""
 
 import errno
+import importlib
 import json
 import os
 import signal
@@ -529,6 +530,16 @@ def test_a_reader_that_goes_away_ends_it_quietly(samples: Path) -> None:
     assert (done.returncode, done.stderr) == (141, b"")
 
 
+def test_an_error_that_nobody_reads_ends_quietly_too(tmp_path: Path) -> None:
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    try:
+        done = process("show", tmp_path / "absent", "--json", stdout=write_end)
+    finally:
+        os.close(write_end)
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
 def test_a_closed_stdout_is_no_error(samples: Path) -> None:
     command = f"{sys.executable} -m ckpt list"
     run = samples / "astrai/run_real/tree/exp1"
@@ -634,3 +645,27 @@ def test_ctrl_c_ends_a_verification_without_a_claim(tmp_path: Path, as_json: boo
         assert stderr == b"ckpt: interrupted\n"
         assert b"intact" not in stdout
     assert not list(run.rglob("verified"))
+
+
+# ---- the library's front door ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("package", ["ckpt", "ckpt.present"])
+def test_every_public_name_resolves(package: str) -> None:
+    module = importlib.import_module(package)
+    assert len(set(module.__all__)) == len(module.__all__)
+    for name in module.__all__:
+        assert getattr(module, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        module.nothing  # noqa: B018 - looking it up is the test
+
+
+def test_help_waits_for_nothing_but_click() -> None:
+    code = (
+        "import sys\n"
+        "from ckpt.cli import main\n"
+        "main(['--help'], standalone_mode=False)\n"
+        "print(*sorted(name for name in sys.modules if name.startswith(('ckpt', 'pydantic'))))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
+    assert done.stdout.splitlines()[-1] == "ckpt ckpt.cli ckpt.errors"
