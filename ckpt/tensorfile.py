@@ -81,23 +81,26 @@ def _refuse_start(start: bytes, size: int, file: str) -> Finding | None:
     """Judge the first eight bytes before anything is read or allocated for what they claim."""
     if size == 0:
         return _error("empty-file", f"{file}: the file is empty", file)
+    length = int.from_bytes(start, "little")
+    if size >= LENGTH_BYTES and 0 < length <= min(size - LENGTH_BYTES, MAX_HEADER_BYTES):
+        return None
     if (other := _other_kind(start)) is not None:
         return _error("not-safetensors", f"{file}: {other}, not a safetensors file", file)
     if size < LENGTH_BYTES:
         return _error(
             "truncated", f"{file}: {size} bytes, a safetensors file has at least 8", file
         )
-    length = int.from_bytes(start, "little")
-    if length > MAX_HEADER_BYTES:
-        if length > size - LENGTH_BYTES:
-            text = f"{file}: claims a header of {length:,} bytes in a file of {size:,}"
-        else:
-            text = f"{file}: header of {length:,} bytes, larger than readers accept (100,000,000)"
-        return _error("header-too-large", text, file)
-    if length > size - LENGTH_BYTES:
+    if length == 0:
+        text = f"{file}: begins with zeros, as a file does whose bytes a crash lost"
+        return _error("bad-header", text, file)
+    if length <= MAX_HEADER_BYTES:
         text = f"{file}: header of {length:,} bytes, but only {size - LENGTH_BYTES:,} follow"
         return _error("truncated", text, file)
-    return None
+    if length > size - LENGTH_BYTES:
+        text = f"{file}: claims a header of {length:,} bytes in a file of {size:,}"
+    else:
+        text = f"{file}: header of {length:,} bytes, larger than readers accept (100,000,000)"
+    return _error("header-too-large", text, file)
 
 
 def _other_kind(start: bytes) -> str | None:

@@ -67,6 +67,7 @@ BAD = {
     "seven bytes": (b"\x01\0\0\0\0\0\0", [("truncated", None)]),
     "length bomb of ones": (b"\xff" * 8 + b"{}", [("header-too-large", None)]),
     "length bomb of 2^63": (b"\0\0\0\0\0\0\0\x80{}", [("header-too-large", None)]),
+    "zeros": (b"\0" * 64, [("bad-header", None)]),
     "header cut": (raw({"a": F4}, b"1234")[:20], [("truncated", None)]),
     "data cut": (raw({"a": F4, "b": entry("U8", [2], 4, 6)}, b"12345"), [("truncated", "b")]),
     "one byte more": (raw({"a": F4}, b"12345"), [("trailing-bytes", None)]),
@@ -155,6 +156,17 @@ def test_what_can_be_listed_of_a_damaged_file_is_listed(tmp_path: Path) -> None:
         (start + 4, start + 5),
         (start + 5, start + 6),
     ]
+
+
+def test_a_length_that_spells_another_kind_of_file_is_a_length_where_it_fits(
+    tmp_path: Path,
+) -> None:
+    length = int.from_bytes(b"PK\x03\x04", "little")
+    with (tmp_path / "w").open("wb") as file:
+        file.write(struct.pack("<Q", length) + b"{}")
+        file.truncate(8 + length)  # the rest is NUL, which no header holds
+    (finding,) = read_header(tmp_path / "w", "w").findings
+    assert finding.code == "bad-header"
 
 
 def test_the_messages_name_both_numbers(tmp_path: Path) -> None:
