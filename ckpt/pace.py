@@ -5,7 +5,6 @@ does not bend it; how often such gaps come goes into the error of what remains.
 """
 
 import math
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -66,6 +65,8 @@ def pace_between(marks: Sequence[tuple[float, int]]) -> Pace | None:
     ]
     if len(took) < 2:
         return None
+    import statistics  # late: it costs a hundredth of a `ckpt status`
+
     median = statistics.median(took)
     spread = 1.4826 * statistics.median(abs(each - median) for each in took)
     excess = sorted(each - median for each in took if each > GAP_FACTOR * median)
@@ -83,6 +84,8 @@ def trend_of(points: SeriesView) -> float | None:
     third = len(values) // 3
     if third < 2:
         return None
+    import statistics
+
     before, after = statistics.fmean(values[:third]), statistics.fmean(values[-third:])
     return (after - before) / abs(before) if before else None
 
@@ -96,6 +99,8 @@ def exploded_from(points: SeriesView) -> Point | None:
     newest, before = tail[-10:], [p.value for p in tail[:-10] if math.isfinite(p.value)]
     if len(newest) < 10 or len(before) < 30:
         return None
+    import statistics
+
     usual = statistics.median(before)
     spread = 1.4826 * statistics.median(abs(value - usual) for value in before)
     bound = usual + max(20 * spread, 2 * abs(usual))

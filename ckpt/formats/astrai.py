@@ -6,7 +6,7 @@ meta.json is the truth.
 
 import hashlib
 import math
-import uuid
+import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -172,7 +172,7 @@ def write_checkpoint(
         data = jsontext.dumps(value, indent=2).encode()
         fs.write_new(directory / name, data)
         listed[name] = Listed(len(data), hashlib.sha256(data).hexdigest())
-    extension = {"v": 1, "generation": uuid.uuid4().hex[:12], "parent": None, "slot": slot}
+    extension = {"v": 1, "generation": os.urandom(6).hex(), "parent": None, "slot": slot}
     names = [buffer[0] for buffer in buffers]
     fs.replace_bytes(directory / MANIFEST, build(listed, names, meta=meta, extension=extension))
 

@@ -6,7 +6,6 @@ one odd value still tells the others.
 
 import itertools
 import math
-import statistics
 from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
@@ -57,7 +56,11 @@ class Cadence:
     def median_s(self) -> float | None:
         """The median interval, None with fewer than three."""
         gaps = self._gaps()
-        return statistics.median(gaps) if len(gaps) >= 3 else None
+        if len(gaps) < 3:
+            return None
+        import statistics  # late: see `pace`
+
+        return statistics.median(gaps)
 
     @property
     def longest_s(self) -> float | None:

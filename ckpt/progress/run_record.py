@@ -4,7 +4,7 @@ A process is itself only on its own host, in the same boot and with the same sta
 that was given to another process, or that lives on another host, says nothing.
 """
 
-import socket
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -72,7 +72,7 @@ class RunRecord:
         if type(pid) is not int or pid <= 0:
             return None
         name = host if isinstance(host, str) else None
-        is_alive = self._is_alive(pid) if name == socket.gethostname() else None
+        is_alive = self._is_alive(pid) if name == os.uname().nodename else None
         seen = RunProcess(pid, name, self.started_at, is_alive)
         if is_alive is not False:
             return seen
