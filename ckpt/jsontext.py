@@ -7,6 +7,7 @@ strict JSON only. Knows nothing of files or of any format's fields.
 import json
 import math
 import re
+from collections.abc import Callable
 from typing import Any
 
 from ckpt.errors import DuplicateKey, TornRead
@@ -30,11 +31,31 @@ def parse(data: bytes, *, path: str) -> Any:
         TornRead: the text does not parse; the file may be half-written.
         DuplicateKey: an object at any depth holds one key twice.
     """
+    return _parse(data, path, _unique_keys)
+
+
+def parse_table(data: bytes, *, path: str) -> Any:
+    """Parse as `parse` does, quicker where the text is an object of thousands of flat objects.
+
+    In such a text every colon is one key's, so that counting them shows whether a key was lost to
+    its twin; where the count does not come out even the slow way decides.
+    """
+    value = _parse(data, path, None)
+    if isinstance(value, dict):
+        inner = [len(item) for item in value.values() if isinstance(item, dict)]
+        if data.count(b":") == len(value) + sum(inner):
+            return value
+    return parse(data, path=path)
+
+
+def _parse(
+    data: bytes, path: str, pairs_hook: Callable[[list[tuple[str, Any]]], Any] | None
+) -> Any:
     text = data.removeprefix(_BOM)
     if not text.strip():
         raise TornRead(f"{path}: the file is empty, expected JSON", path=path)
     try:
-        return json.loads(text, object_pairs_hook=_unique_keys)
+        return json.loads(text.decode(), object_pairs_hook=pairs_hook)
     except _TwiceGivenError as twice:
         raise DuplicateKey(f"{path}: duplicate key {twice.key!r}", path=path) from None
     except json.JSONDecodeError as error:

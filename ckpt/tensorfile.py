@@ -134,7 +134,7 @@ def _parse(text: bytes, size: int, file: str) -> Header:
         )
         return Header(header_bytes=len(text), size_bytes=size, findings=(found,))
     try:
-        fields = jsontext.parse(text, path=file)
+        fields = jsontext.parse_table(text, path=file)
     except DuplicateKey as error:
         found = _error("duplicate-key", error.message, file)
         return Header(header_bytes=len(text), size_bytes=size, findings=(found,))

@@ -51,6 +51,35 @@ def test_a_key_given_twice_is_named_at_every_depth(data: bytes) -> None:
         jsontext.parse(data, path="f")
 
 
+@pytest.mark.parametrize(
+    "data",
+    [
+        b'{"a": {"x": 1, "y": [2]}, "b": {"x": 1}}',
+        b'{"a:b": {"x": "1:2"}, "c": {}}',
+        b'{"a": {"x": {"y": 1}}, "b": [{"z": 1}], "c": 3}',
+        b"[1, 2]",
+    ],
+)
+def test_a_table_is_read_as_any_other_text(data: bytes) -> None:
+    assert jsontext.parse_table(data, path="f") == jsontext.parse(data, path="f")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b'{"a": {"x": 1}, "a": {"x": 2}}',
+        b'{"a" : 3, "a": {"x": 2}}',
+        b'{"a": {"x": 1, "x" : 2}}',
+        b'{"a": [{"x": 1, "x": 2}]}',
+        b'{"a": {"x": {"y": 1, "y": 2}}}',
+        b'{"\\u0061": {"x": 1}, "a": {"x": 2}}',
+    ],
+)
+def test_no_twin_hides_in_a_table(data: bytes) -> None:
+    with pytest.raises(DuplicateKey):
+        jsontext.parse_table(data, path="f")
+
+
 def test_only_strict_json_goes_out() -> None:
     assert jsontext.dumps({"b": 1, "a": "é"}) == '{"b": 1, "a": "é"}'
     with pytest.raises(ValueError, match="not JSON compliant"):
