@@ -10,14 +10,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from ckpt.tensorfile import read_header
-from ckpt.verify import verify
 
 from ckpt import fs, record
 from ckpt.checkpoint import Depth, Verdict
 from ckpt.errors import CheckpointError, PublishError
 from ckpt.operation import drive
 from ckpt.record import Recorder
+from ckpt.tensorfile import read_header
+from ckpt.verify import verify
 
 
 def state(run: Path) -> dict[str, object]:

@@ -196,7 +196,9 @@ def test_a_file_that_may_not_be_read_is_a_finding(good: Path) -> None:
         "astrai/sharded_hf/tree/base",
     ],
 )
-def test_a_fault_at_any_call_is_no_traceback_and_never_hides_a_byte(golden: Path, sample: str) -> None:
+def test_a_fault_at_any_call_is_no_traceback_and_never_hides_a_byte(
+    golden: Path, sample: str
+) -> None:
     path = golden / sample
     calls: list[fs.Call] = []
     with fs.hooked(calls.append):
