@@ -5,6 +5,7 @@ Imports only what the first frame needs; what reads a run is imported by the fee
 
 import threading
 import time
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,7 @@ class MonitorApp(App[None]):
         self.options = options
         self.home = DashboardScreen(RunView(run=run_dir), ascii_only=options.is_ascii)
         self.runs_in: Path | None = None
+        self.fault: str | None = None
         self.feed = self._feed_of(run_dir)
 
     def get_default_screen(self) -> Screen[None]:
@@ -148,6 +150,11 @@ class MonitorApp(App[None]):
     def _display(self, screen: Screen[Any], renderable: RenderableType | None) -> None:
         """Send of a partial repaint only the spans that changed."""
         super()._display(screen, exact(renderable))
+
+    def _fatal_error(self) -> None:
+        """End because of a fault of our own; who runs the app says it once the screen is gone."""
+        self.fault = traceback.format_exc()
+        self._close_messages_no_wait()
 
     def ring(self, text: str) -> None:
         """Ring the bell, and tell terminals that can show a notification (OSC 9)."""
