@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ckpt import fs
 from ckpt.errors import CannotWrite, CheckpointError
 from monitor.options import Options
 from monitor.terminal import Leaving, Screen, be_light, has_keyboard, is_drawable
@@ -74,6 +75,10 @@ def _watch(run_dir: Path, options: Options, *, is_plain: bool = False) -> int:
 
 
 def _show(run_dir: Path, options: Options) -> int:
+    if not fs.is_directory(run_dir):
+        from ckpt.generations import require_run
+
+        require_run(run_dir)  # says what is wrong with it, unless it has just appeared
     gc.disable()  # looking for cycles while modules are imported costs a tenth of the start
     with Screen() as screen:
         leaving = Leaving(screen)
@@ -150,8 +155,6 @@ def _say(sentence: str) -> None:
 
 def _drop_stdout() -> None:
     """Let the interpreter's last flush go nowhere, quietly."""
-    from ckpt import fs
-
     with fs.appending(Path(os.devnull)) as descriptor:
         os.dup2(descriptor, sys.stdout.fileno())
 

@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from samples import floats
 from trees import put_checkpoint, snapshot
 
 from ckpt import fs
@@ -20,6 +21,7 @@ from ckpt.generations import (
     run_of,
     scan,
 )
+from ckpt.tensorfile import write_tensors
 
 NEW, OLD = "cb0641b6c090", "3118428afca4"
 RETIRED, STAGING = ".epoch_0_step_1.retired-n7l8kf_w", ".epoch_0_step_1.tmp-0ll_d68o"
@@ -686,6 +688,17 @@ def test_each_reason_for_no_run_is_its_own_sentence(tmp_path: Path) -> None:
 
     with fs.hooked(refuse), pytest.raises(NoSuchRun, match="permission denied"):
         require_run(tmp_path)
+
+
+def test_a_lone_file_of_weights_makes_no_run_of_a_directory_of_runs(tmp_path: Path) -> None:
+    for name in ("exp1", "exp2"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "metrics.jsonl").write_text("")
+    write_tensors(tmp_path / "base.safetensors", [floats("w", 1.0)])
+    assert not is_run(tmp_path)
+    assert child_runs(tmp_path) == (tmp_path / "exp1", tmp_path / "exp2")
+    (tmp_path / "exp2" / "metrics.jsonl").unlink()
+    assert is_run(tmp_path)
 
 
 def test_a_directory_of_runs_names_them(tmp_path: Path) -> None:

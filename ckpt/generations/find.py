@@ -111,12 +111,16 @@ def run_of(payload: Path) -> Path | None:
 
 
 def _is_run(path: Path, entries: tuple[fs.Entry, ...]) -> bool:
-    """Whether progress files or checkpoints lie directly in a directory."""
-    return (
-        _has_progress(entries)
-        or any(entry.name == "trainer_state.json" for entry in entries)
-        or any(_is_checkpoint(path, entry) for entry in entries)
-    )
+    """Whether progress files or checkpoints lie directly in a directory.
+
+    A lone file of weights beside several runs does not make one run of them.
+    """
+    if _has_progress(entries) or any(entry.name == "trainer_state.json" for entry in entries):
+        return True
+    found = [entry for entry in entries if _is_checkpoint(path, entry)]
+    if all(entry.is_file for entry in found):
+        return bool(found) and sum(_has_progress(i) for _, i in _children(path, entries)) < 2
+    return True
 
 
 def _has_progress(entries: tuple[fs.Entry, ...]) -> bool:
