@@ -43,6 +43,11 @@ def read_pins(run_dir: Path) -> frozenset[str]:
     return frozenset(words[0] for line in lines if (words := line.split()))
 
 
+def verified_path(run_dir: Path) -> Path:
+    """Return where the verdicts on a run's payloads are remembered."""
+    return run_dir / DIRECTORY / _VERIFIED
+
+
 # ---- what was verified ------------------------------------------------------------------------
 
 
@@ -87,7 +92,7 @@ class VerifiedCache:
 
     def __init__(self, run_dir: Path) -> None:
         self._run_dir = run_dir
-        self._path = run_dir / DIRECTORY / _VERIFIED
+        self._path = verified_path(run_dir)
         self._read_as: fs.Identity | None = None
         self._by_digest: dict[str, Verified] = {}
 

@@ -112,13 +112,14 @@ class RunReader:
     @property
     def targets(self) -> "Targets":
         """What to watch; it changes with what `read` finds."""
+        from ckpt.control import verified_path
         from ckpt.watch import Targets
 
         names = [self.run_dir / name for name in WATCHED_NAMES]
         files = dict.fromkeys((*names, *self._files, *self._merged_paths()))
         below = [path for path in self._directories if path != self.run_dir]
         return Targets(
-            state_files=tuple(files),
+            state_files=(*files, verified_path(self.run_dir)),
             run_directories=(self.run_dir, *below),
             checkpoint_directories=tuple(slot.path for slot in self._slots),
         )

@@ -10,8 +10,11 @@ from typing import Any
 import pytest
 from following import Follower, state_text
 
-from ckpt import fs
+from ckpt import control, fs
+from ckpt.checkpoint import Verdict
+from ckpt.generations import verify_in_run
 from ckpt.health import judge
+from ckpt.operation import drive
 from ckpt.progress import trainer_state
 from ckpt.run import RunView
 from ckpt.sources import read_run
@@ -437,3 +440,20 @@ def test_a_save_in_progress_is_seen(save: Any) -> None:
     view = judge(follower.look(), follower.now)
     assert view.health.reasons == ("a checkpoint is being written",)
     assert judge(follower.look((), after_s=120.0), follower.now).saving_at is None
+
+
+def test_a_verdict_given_elsewhere_reaches_a_run_that_is_being_watched(
+    golden: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control, "SETTLED_S", 0.0)
+    run = tmp_path / "exp1"
+    shutil.copytree(golden / "astrai/run_real/tree/exp1", run)
+    (run / ".ckpt").mkdir()
+    follower = Follower(run)
+    follower.look()
+    assert [slot.live.verified for slot in follower.view.slots] == [None, None, None]
+    assert run / ".ckpt" / "verified" in follower.reader.targets.state_files
+    drive(verify_in_run(run / "epoch_0_step_9", run_dir=run))
+    follower.look_at(".ckpt/verified")
+    told = [slot.live.verified and slot.live.verified.verdict for slot in follower.view.slots]
+    assert told == [Verdict.INTACT, None, None]
