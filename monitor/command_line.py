@@ -9,6 +9,8 @@ import click
 
 from monitor.options import Options
 
+SHORTEST_POLL_S, LONGEST_POLL_S = 0.05, 3600.0
+
 
 @dataclass(frozen=True, slots=True)
 class Asked:
@@ -35,13 +37,23 @@ def _not_empty(_context: click.Context, parameter: click.Parameter, value: str |
     return None if value is None else Path(value)
 
 
+def _often_enough(
+    _context: click.Context, parameter: click.Parameter, value: float | None
+) -> float | None:
+    if value is not None and not SHORTEST_POLL_S <= value <= LONGEST_POLL_S:  # nan is neither
+        message = f"{value:g} is not between {SHORTEST_POLL_S:g} and {LONGEST_POLL_S:g} seconds"
+        raise click.BadParameter(message, param=parameter)
+    return value
+
+
 @click.command("ckpt-monitor", context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("run_dir", metavar="[RUN]", required=False, callback=_not_empty)
 @click.option("--read-only", is_flag=True, help="Write nothing into the run.")
 @click.option(
     "--poll",
     metavar="SECONDS",
-    type=click.FloatRange(min=0.05),
+    type=float,
+    callback=_often_enough,
     help="Look this often, without file events.",
 )
 @click.option("--plain", is_flag=True, help="Print one line a change, draw no screen.")

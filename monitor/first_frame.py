@@ -10,6 +10,11 @@ from ckpt.errors import CheckpointError
 from ckpt.present.words import integer, loss, to_ascii, visible
 
 MOST_BYTES = 1 << 16
+OWN_KEYS = frozenset(
+    {"step", "total_steps", "lr", "epoch", "batch_size", "grad_accum_steps", "sequence_length",
+     "fp16", "train_modules"}
+)  # fmt: skip
+"""What tells our kind of state from others of that name, without importing all that reads it."""
 
 
 def first_frame(run_dir: Path, *, ascii_only: bool) -> list[str]:
@@ -25,17 +30,15 @@ def _facts(run_dir: Path) -> list[str]:
         state = jsontext.parse(data, path="training_state.json")
     except (OSError, ValueError, CheckpointError):  # the app finds out, and says it
         return []
-    step, total = (state.get("step"), state.get("total_steps")) if _is_object(state) else (0, 0)
+    if not isinstance(state, dict) or not state.keys() >= OWN_KEYS:
+        return []
+    step, total = state["step"], state["total_steps"]
     if not _is_count(step) or not _is_count(total):
         return []
     facts = [f"step {integer(step)}" + (f" / {integer(total)}" if total else "")]
     if isinstance(state.get("loss"), float):
         facts.append(f"loss {loss(state['loss'])}")
     return facts
-
-
-def _is_object(value: object) -> bool:
-    return isinstance(value, dict)
 
 
 def _is_count(value: object) -> bool:

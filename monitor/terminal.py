@@ -9,6 +9,7 @@ import signal
 import sys
 import termios
 import threading
+import time
 from collections.abc import Callable, MutableMapping, Sequence
 from types import FrameType, TracebackType
 from typing import Any, Self
@@ -17,13 +18,15 @@ ENTER = "\x1b[?1049h"
 LEAVE = "\x1b[?1049l"
 _BLANK_FRAME = ENTER + "\x1b[?25l\x1b[?7l\x1b[H\x1b[2J"
 _ALL_OFF = (
+    "\x18"  # a sequence that was cut half-way
     "\x1b[?2026l"  # a frame that was begun and not ended
     "\x1b[?1000l\x1b[?1003l\x1b[?1015l\x1b[?1006l\x1b[?1016l"  # the mouse
     "\x1b[?2004l\x1b[?2048l\x1b[?1004l"  # paste, sizes, focus
     "\x1b[<u\x1b[?7h\x1b[0m" + LEAVE + "\x1b[?25h"
 )
 GRACE_S = 3.0  # a stalled link blocks Textual's loop: after this long the process ends anyway
-SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+RESTORING_S = 0.5
+SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT)
 _FAR_AWAY = ("SSH_CONNECTION", "SSH_TTY", "TMUX", "STY")
 _LIGHT = {"TEXTUAL_FPS": "10", "TEXTUAL_ANIMATIONS": "none", "TEXTUAL_SMOOTH_SCROLL": "0"}
 
@@ -92,8 +95,8 @@ class Screen:
         if _write(descriptor, encoded):
             self.is_alternate = True
 
-    def restore(self) -> None:
-        """Give the terminal back as it was; never waits for it, and says nothing if it is gone."""
+    def restore(self, wait_s: float = 0.0) -> None:
+        """Give the terminal back as it was; says nothing if it is gone or takes nothing."""
         if self._modes is not None and sys.__stdin__ is not None:
             try:
                 termios.tcsetattr(sys.__stdin__.fileno(), termios.TCSANOW, self._modes)
@@ -101,11 +104,24 @@ class Screen:
                 self._modes = None
         if self.is_alternate and sys.__stderr__ is not None:
             self.is_alternate = False
-            _write(sys.__stderr__.fileno(), _ALL_OFF.encode())
+            _write(sys.__stderr__.fileno(), _ALL_OFF.encode(), wait_s)
+
+    def restore_stalled(self) -> None:
+        """The same for a terminal that takes nothing now: what waits for it is dropped."""
+        assert sys.__stderr__ is not None
+        restoring = threading.Thread(target=self.restore, args=(RESTORING_S,), daemon=True)
+        restoring.start()
+        until = time.monotonic() + RESTORING_S
+        while restoring.is_alive() and time.monotonic() < until:
+            try:
+                termios.tcflush(sys.__stderr__.fileno(), termios.TCOFLUSH)
+            except termios.error:
+                return
+            restoring.join(RESTORING_S / 20)
 
 
 class Leaving:
-    """What TERM, HUP and INT do, also where HUP was ignored (nohup): the process ends, soon.
+    """What TERM, HUP, INT and QUIT do, also where HUP was ignored (nohup): the process ends, soon.
 
     Until `by` is called they raise `SystemExit`; afterwards they call what it was given, and where
     that does not help within `GRACE_S`, the terminal is restored and the process ends.
@@ -148,7 +164,7 @@ class Leaving:
         self._leave()
 
     def _force(self) -> None:
-        self._screen.restore()
+        self._screen.restore_stalled()
         os._exit(self.exit_code)
 
 
@@ -159,10 +175,10 @@ def _is_terminal(stream: object) -> bool:
         return False
 
 
-def _write(descriptor: int, data: bytes) -> bool:
-    """Write a little, if the terminal takes it now."""
+def _write(descriptor: int, data: bytes, wait_s: float = 0.0) -> bool:
+    """Write a little, if the terminal takes it within `wait_s`."""
     try:
-        _, writable, _ = select.select([], [descriptor], [], 0)
+        _, writable, _ = select.select([], [descriptor], [], wait_s)
         return bool(writable) and os.write(descriptor, data) > 0
     except OSError:
         return False
