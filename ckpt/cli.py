@@ -284,9 +284,20 @@ def _not_verified(
 
 
 def _nothing_there(run_dir: Path) -> CheckpointError:
+    """Say that a run has no checkpoint, or why none of what it has can be verified."""
     from ckpt.errors import NoCheckpoint
+    from ckpt.generations import scan
 
-    return NoCheckpoint(f"{run_dir}: the run has no checkpoint yet", path=str(run_dir))
+    slots = scan(run_dir)
+    told = [finding.message for slot in slots for finding in slot.findings]
+    if not told:
+        return NoCheckpoint(f"{run_dir}: the run has no checkpoint yet", path=str(run_dir))
+    more = f" (and {len(slots) - 1} more)" if len(slots) > 1 else ""
+    return NoCheckpoint(
+        f"{run_dir}: no checkpoint that could be verified: {told[0]}{more}",
+        path=str(run_dir),
+        hint=f"`ckpt list {run_dir}` shows what there is",
+    )
 
 
 def _is_well(view: "RunView") -> bool:

@@ -228,6 +228,20 @@ def read_bytes(path: Path | str, *, limit: int | None = None) -> bytes:
         return file.read_at(0, size if limit is None else min(size, limit))
 
 
+def read_small(path: Path | str, most: int) -> bytes:
+    """Read a file that should be small, whole.
+
+    Raises:
+        OSError: it cannot be read, or it holds more than `most` bytes (EFBIG).
+    """
+    with File(path) as file:
+        size = file.opened_as.size_bytes
+        if size > most:
+            words = f"{size:,} bytes, expected at most {most:,}"
+            raise OSError(errno.EFBIG, words, str(path))
+        return file.read_at(0, size)
+
+
 class File:
     """An open file read by offset: never mapped, so a file cut short cannot kill the process.
 
@@ -238,7 +252,12 @@ class File:
     def __init__(self, path: Path | str) -> None:
         self.path = str(path)
         flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
-        self._descriptor = _call("open", path, lambda: os.open(path, flags))
+        try:
+            self._descriptor = _call("open", path, lambda: os.open(path, flags))
+        except OSError as error:
+            if error.errno == errno.ENXIO:  # a socket cannot even be opened
+                raise OSError(errno.EINVAL, "not a regular file", self.path) from None
+            raise
         try:
             self.opened_as = self.identity()
             if not self.opened_as.is_file:
@@ -315,9 +334,7 @@ class Directory:
         through = f"/proc/self/fd/{self._descriptor}"
         self._root = through if os.path.isdir(through) else self.path  # noqa: PTH112 - one call
         try:
-            self.opened_as = _identity_of(
-                _call("fstat", path, lambda: os.fstat(self._descriptor))
-            )
+            self.opened_as = _identity_of(_call("fstat", path, lambda: os.fstat(self._descriptor)))
         except BaseException:
             os.close(self._descriptor)
             raise
@@ -502,11 +519,17 @@ def replace_bytes(path: Path, data: bytes, *, durable: bool = True) -> None:
 
 
 def append_bytes(path: Path, data: bytes) -> None:
-    """Append `data` in one write, so that a reader never meets half a line of it from us."""
+    """Append `data` in one write, so that a reader never meets half a line of it from us.
+
+    Opening does not wait for the reader of a FIFO and refuses anything but a regular file.
+    """
 
     def append() -> int:
-        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
+        descriptor = os.open(path, flags, 0o666)
         try:
+            if not stat_module.S_ISREG(os.fstat(descriptor).st_mode):
+                raise OSError(errno.EINVAL, "not a regular file", str(path))
             return os.write(descriptor, data)
         finally:
             os.close(descriptor)

@@ -233,7 +233,8 @@ def _going_on(view: RunView, silence: float | None) -> Health:
     if view.process.is_alive:
         reasons.append(f"process {view.process.pid} is alive")
     if source is None:
-        reasons.append("there are checkpoints, but no file that tells of progress")
+        broken = [each.error for each in view.sources if each.error]
+        reasons += broken or ["there are checkpoints, but no file that tells of progress"]
         return Health(HealthState.UNKNOWN, tuple(reasons))
     if silence is None:
         reasons.append(f"the clock of {_name(source)} is ahead of this host's: its age is unknown")

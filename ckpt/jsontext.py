@@ -63,8 +63,12 @@ def _parse(
         raise TornRead(f"{path}: not JSON at {where}: {error.msg}", path=path) from None
     except RecursionError:
         raise TornRead(f"{path}: not JSON: nested too deeply", path=path) from None
-    except ValueError as error:  # not UTF-8, or an integer of more than 4,300 digits
-        raise TornRead(f"{path}: not JSON: {error}", path=path) from None
+    except UnicodeDecodeError as error:
+        where = f"byte {error.start:,} ({error.object[error.start]:#04x})"
+        raise TornRead(f"{path}: not JSON: {where} is no UTF-8", path=path) from None
+    except ValueError:  # what is left is Python's limit against slow conversions
+        message = f"{path}: not JSON that can be read: a number of more than 4,300 digits"
+        raise TornRead(message, path=path) from None
 
 
 def leading_members(head: bytes) -> dict[str, Any]:

@@ -70,11 +70,17 @@ def find(name: Path) -> Named:
 
 
 def is_whole_run(path: Path) -> bool:
-    """Whether a path means all generations of a run: a run that is no checkpoint itself."""
+    """Whether a path means all generations of a run: a run that is no checkpoint itself.
+
+    A trainer's state alone, as a finished run keeps it, makes a directory no checkpoint.
+    """
     from ckpt.generations import is_run
 
     found = fs.identity(path)
-    return found is not None and found.is_directory and format_of(path) is None and is_run(path)
+    if found is None or not found.is_directory:
+        return False
+    format_ = format_of(path)
+    return (format_ is None or not format_.is_slot(path)) and is_run(path)
 
 
 USABLE = frozenset({State.LIVE, State.RETIRED, State.WITHDRAWN, State.SEALED})

@@ -219,7 +219,8 @@ class RunReader:
             yield from self._notice(str(directory), (Warned(code, message, str(directory)),))
             return
         yield from self._notice(str(directory), ())
-        files = frozenset(e.name for e in entries if e.is_file and e.name in _ALL_NAMES)
+        # a link leads to a file, a directory of that name is an error to tell: neither is skipped
+        files = frozenset(entry.name for entry in entries if entry.name in _ALL_NAMES)
         visible = [e.name for e in entries if e.is_directory and not e.name.startswith(".")]
         self._directories[directory] = _Directory(
             identity, files, tuple(directory / name for name in sorted(visible))

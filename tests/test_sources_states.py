@@ -317,7 +317,7 @@ def test_a_record_of_another_program_is_said_and_not_used(run: Path, follower: F
     (run / "run.json").write_text('{"pid": 1, "host": "x"}')
     view = follower.look()
     assert view.process.pid is None
-    assert codes(view) == ["unreadable-source"]
+    assert codes(view) == ["foreign-record"]
 
 
 def test_a_state_with_every_field_wrong_is_one_sentence_each(

@@ -185,7 +185,7 @@ def _read_object(listing: Listing, name: str) -> tuple[dict[str, Any], list[Find
     if name not in listing.sizes:
         return {}, []
     try:
-        data = fs.read_bytes(f"{listing.directory}/{name}", limit=_MAX_JSON_BYTES)
+        data = fs.read_small(f"{listing.directory}/{name}", _MAX_JSON_BYTES)
         value = jsontext.parse(data, path=name)
     except DuplicateKey as error:
         return {}, [_error("duplicate-key", error.message, name)]
@@ -212,7 +212,7 @@ def _read_manifest(listing: Listing) -> Manifest:
         finding = Finding("no-manifest", Severity.WARNING, text, MANIFEST)
         return Manifest(findings=(finding,))
     try:
-        data = fs.read_bytes(f"{listing.directory}/{MANIFEST}", limit=_MAX_JSON_BYTES)
+        data = fs.read_small(f"{listing.directory}/{MANIFEST}", _MAX_JSON_BYTES)
     except OSError as error:
         return Manifest(findings=(cannot_look(error, MANIFEST),))
     return replace(read_manifest(data), digest=hashlib.sha256(data).hexdigest()[:12])

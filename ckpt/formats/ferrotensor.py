@@ -32,6 +32,7 @@ if TYPE_CHECKING:  # each of the three kinds of file imports its reader when one
 
 STATE_NAME = "training_state.json"
 CHECKPOINT_NAME = "training_checkpoint.json"
+_MAX_JSON_BYTES = 64 << 20
 _FOREIGN_JSON = re.compile(
     r"(?:\..*|meta|config|manifest|run|trainer_state|all_results|train_results|eval_results"
     r"|adapter_config|generation_config|.*tokenizer.*|special_tokens_map|added_tokens|vocab"
@@ -205,7 +206,7 @@ def _read_kind(seen: Checkpoint, depth: Depth) -> Checkpoint:
 def _read_state(seen: Checkpoint) -> Checkpoint:
     from ckpt.formats.ferrotensor_state import parse_state
 
-    parsed = parse_state(fs.read_bytes(seen.path), seen.path.name)
+    parsed = parse_state(fs.read_small(seen.path, _MAX_JSON_BYTES), seen.path.name)
     return _with_state(seen, parsed, parsed.findings)
 
 
@@ -267,7 +268,7 @@ def _state_beside(run_dir: Path) -> "TrainingState | None":
     from ckpt.formats.ferrotensor_state import parse_state
 
     try:
-        return parse_state(fs.read_bytes(run_dir / STATE_NAME), STATE_NAME).state
+        return parse_state(fs.read_small(run_dir / STATE_NAME, _MAX_JSON_BYTES), STATE_NAME).state
     except (OSError, TornRead):
         return None
 

@@ -161,7 +161,7 @@ def _read_index(listing: Listing) -> _Index:
         text = f"{name}: not followed: {single} stands beside it, and loaders take that one"
         return _Index(name, findings=(Finding("stale-index", Severity.NOTE, text, name),))
     try:
-        data = fs.read_bytes(listing.directory / name, limit=_MAX_JSON_BYTES)
+        data = fs.read_small(listing.directory / name, _MAX_JSON_BYTES)
         value = jsontext.parse(data, path=name)
     except (TornRead, DuplicateKey) as error:
         code = "duplicate-key" if isinstance(error, DuplicateKey) else "bad-index"
@@ -268,7 +268,7 @@ def _settings(listing: Listing) -> tuple[Mapping[str, Any], tuple[Finding, ...]]
     if name not in listing.sizes:
         return NOTHING, ()
     try:
-        data = fs.read_bytes(listing.directory / name, limit=_MAX_JSON_BYTES)
+        data = fs.read_small(listing.directory / name, _MAX_JSON_BYTES)
         value = jsontext.parse(data, path=name)
     except (TornRead, DuplicateKey) as error:
         return NOTHING, (_error("bad-config", error.message, name),)

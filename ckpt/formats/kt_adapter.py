@@ -21,6 +21,7 @@ MANIFEST_NAME = "kt_adapter_manifest.json"
 FUSED_NAME = "fused_expert_lora.safetensors"
 VERSION = 1
 READY = "ready"
+_MAX_JSON_BYTES = 64 << 20
 _HASH = re.compile(r"[0-9a-fA-F]{64}")
 _PICKLE = re.compile(r".*\.(?:pt|pth|bin|pkl|pickle|ckpt)", re.IGNORECASE)
 _ERROR, _WARNING = Severity.ERROR, Severity.WARNING
@@ -140,7 +141,7 @@ def _read_manifest(listing: Listing) -> tuple[dict[str, Any], list[Finding]]:
         message = f"{MANIFEST_NAME}: not there; it is written last, so this save is not whole"
         return {}, [Finding("missing-file", _ERROR, message, MANIFEST_NAME)]
     try:
-        data = fs.read_bytes(listing.directory / MANIFEST_NAME)
+        data = fs.read_small(listing.directory / MANIFEST_NAME, _MAX_JSON_BYTES)
         value = jsontext.parse(data, path=MANIFEST_NAME)
     except DuplicateKey as twice:
         return {}, [Finding("duplicate-key", _ERROR, twice.message, MANIFEST_NAME)]

@@ -22,6 +22,7 @@ from ckpt.formats.kt_index import (
 from ckpt.formats.trainer import is_trainers
 
 _SHOWN_LAYERS = 6
+_MAX_JSON_BYTES = 64 << 20
 
 
 def list_shards(path: Path) -> Listing:
@@ -63,7 +64,7 @@ def read_index(listing: Listing) -> Index:
             findings=(Finding("missing-file", Severity.ERROR, message, INDEX_NAME, hint=hint),)
         )
     try:
-        data = fs.read_bytes(listing.directory / INDEX_NAME)
+        data = fs.read_small(listing.directory / INDEX_NAME, _MAX_JSON_BYTES)
         return parse_index(jsontext.parse(data, path=INDEX_NAME))
     except DuplicateKey as twice:
         return Index(

@@ -17,6 +17,7 @@ from ckpt.present.words import (
     age,
     cell_width,
     duration,
+    estimate,
     integer,
     loss,
     rate,
@@ -174,7 +175,8 @@ def _name_line(view: RunView, width: int, *, ascii_only: bool) -> Line:
 
 def _step_pieces(view: RunView, width: int) -> list[Piece]:
     if view.step is None:
-        return [Piece(0, (Cell("no step yet", Tone.DIM),))]
+        is_told = any(source.error for source in view.sources) or bool(view.slots)
+        return [Piece(0, (Cell("step unknown" if is_told else "no step yet", Tone.DIM),))]
     pieces = [Piece(0, (Cell("step ", Tone.DIM), Cell(integer(view.step), Tone.ACCENT)))]
     done = percent(view)
     if done is not None:
@@ -185,9 +187,9 @@ def _step_pieces(view: RunView, width: int) -> list[Piece]:
     if view.steps_per_second is not None and math.isfinite(view.steps_per_second):
         pieces.append(Piece(4, (Cell(speed(view.steps_per_second)),)))
     if view.eta_seconds is not None:
-        pieces.append(Piece(3, (Cell("eta ", Tone.DIM), Cell(duration(view.eta_seconds)))))
+        pieces.append(Piece(3, (Cell("eta ", Tone.DIM), Cell(estimate(view.eta_seconds)))))
         if view.eta_error_seconds is not None:
-            error = Cell(f" (±{duration(view.eta_error_seconds)})", Tone.DIM)
+            error = Cell(f" (±{estimate(view.eta_error_seconds)})", Tone.DIM)
             pieces.append(Piece(6, (error,), gap=0))
     room = width - 1 - _width_of(pieces) - 2
     bar = next((bar for bar in BAR_WIDTHS if bar <= room), 0)

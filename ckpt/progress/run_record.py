@@ -14,7 +14,7 @@ from ckpt import fs, jsontext
 from ckpt.errors import CheckpointError
 from ckpt.progress.base import number
 from ckpt.progress.whole_file import WholeFile
-from ckpt.run import ProcessSeen, RunEvent, RunProcess, Source, SourceRead, TaskRead
+from ckpt.run import ProcessSeen, RunEvent, RunProcess, Source, SourceRead, TaskRead, Warned
 
 NAME, KIND, SCHEMA = "run.json", "run-record", "ckpt.run/1"
 
@@ -31,6 +31,7 @@ class RunRecord:
         self._record: Mapping[str, Any] = {}
         self._source = Source(str(path), KIND)
         self._process: RunProcess | None = None
+        self._is_foreign = False
 
     @property
     def retry_at(self) -> float | None:
@@ -46,8 +47,10 @@ class RunRecord:
         """Yield what the record says when it changed, and what became of the process."""
         reading = self._file.look(now)
         if reading is not None and reading.value is None:
+            path, error = str(self.path), reading.error or "unreadable"
+            foreign = (Warned("foreign-record", error, path),) if self._is_foreign else ()
             self._source = Source(
-                str(self.path), KIND, error=reading.error, error_since=reading.error_since
+                path, KIND, error=error, error_since=reading.error_since, warnings=foreign
             )
             yield SourceRead(self._source)
         elif reading is not None and reading.value is not None and reading.identity is not None:
@@ -63,7 +66,9 @@ class RunRecord:
 
     def _parse(self, data: bytes) -> Mapping[str, Any]:
         value = jsontext.parse(data, path=str(self.path))
+        self._is_foreign = False
         if not isinstance(value, dict) or value.get("schema") != SCHEMA:
+            self._is_foreign = True
             raise CheckpointError(f"{self.path}: not a record of a run, expected schema {SCHEMA}")
         return value
 
