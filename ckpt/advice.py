@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 
+from ckpt.checkpoint import Generation, Slot, State, first_error
 from ckpt.phrases import clock_time, span
 from ckpt.usable import is_damaged, live_generations, newest_usable
 from ckpt.view import Advice, HealthState, RunView, Source, Warned
@@ -67,7 +68,7 @@ def _advices(view: RunView) -> Iterator[Advice]:
     usable = newest_usable(view)
     go_on = "there is no usable checkpoint"
     if usable is not None:
-        go_on = f"{usable[0].name} is the newest usable checkpoint"
+        go_on = f"{_name(*usable)} is the newest usable checkpoint"
     if view.health.state is HealthState.DEAD:
         yield Advice("dead", f"the trainer is gone; {go_on}", "enter" if usable else None)
     if view.health.state is HealthState.DIVERGED:
@@ -75,6 +76,7 @@ def _advices(view: RunView) -> Iterator[Advice]:
     if view.disk.saves_left == 0:
         yield Advice("disk-full", "the next save will not fit on the disk: free some space")
     yield from _damaged(view)
+    yield from _broken(view)
     if view.health.state is HealthState.STALLED:
         yield Advice("stalled", view.health.reasons[0])
     yield from _unreadable(view.sources)
@@ -92,13 +94,33 @@ def _advices(view: RunView) -> Iterator[Advice]:
 
 def _damaged(view: RunView) -> Iterator[Advice]:
     """The furthest of the damaged checkpoints."""
-    damaged = [(slot, live) for slot, live in live_generations(view) if is_damaged(live)]
-    if not damaged:
-        return
-    slot, _ = max(damaged, key=lambda pair: pair[1].step or 0)
+    damaged = [slot for slot, live in live_generations(view) if is_damaged(live)]
+    if damaged:
+        slot = max(damaged, key=lambda slot: slot.step or 0)
+        yield Advice("damaged", f"{slot.name} is damaged{_instead(view)}", "enter")
+
+
+def _broken(view: RunView) -> Iterator[Advice]:
+    """The furthest of the names at which no checkpoint stands, though one was begun."""
+    broken = [
+        (slot, wrong)
+        for slot in view.slots
+        if slot.state is State.BROKEN and (wrong := first_error(slot.findings)) is not None
+    ]
+    if broken and view.health.state is not HealthState.SAVING:
+        _, wrong = max(broken, key=lambda pair: pair[0].step or 0)
+        what = wrong.message.partition(";")[0]  # where else it lies says the finding
+        yield Advice(wrong.code, f"{what}{_instead(view)}", "enter")
+
+
+def _instead(view: RunView) -> str:
     usable = newest_usable(view)
-    instead = f"; {usable[0].name} is usable" if usable else ""
-    yield Advice("damaged", f"{slot.name} is damaged{instead}", "enter")
+    return f"; {_name(*usable)} is usable" if usable else "; no checkpoint here can be used"
+
+
+def _name(slot: Slot, generation: Generation) -> str:
+    """What `ckpt` calls a generation of a run: by its slot where it stands at that name."""
+    return slot.name if generation is slot.live else f"{slot.name}@{generation.id}"
 
 
 def _unreadable(sources: tuple[Source, ...]) -> Iterator[Advice]:

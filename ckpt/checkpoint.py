@@ -233,6 +233,17 @@ class Slot:
         return next((g for g in self.generations if g.state is State.LIVE), None)
 
     @property
+    def candidates(self) -> tuple[Generation, ...]:
+        """What a reader may load, the best first: live, else whole in staging, else retired.
+
+        Empty for a slot that was withdrawn on purpose.
+        """
+        if self.state is State.WITHDRAWN:
+            return ()
+        order = (State.LIVE, State.SEALED, State.RETIRED)
+        return tuple(g for state in order for g in self.generations if g.state is state)
+
+    @property
     def step(self) -> int | None:
         """The step of the live generation, else of the newest one known."""
         return next((g.step for g in self.generations if g.step is not None), None)
@@ -264,6 +275,11 @@ def worst_first(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """Sort findings by severity, keep the order in which they were found otherwise, drop twins."""
     unique = dict.fromkeys(findings)
     return tuple(sorted(unique, key=lambda finding: _SEVERITY_RANK[finding.severity]))
+
+
+def first_error(findings: Iterable[Finding]) -> Finding | None:
+    """Return the first finding that damns, None when there is none."""
+    return next((finding for finding in findings if finding.severity is Severity.ERROR), None)
 
 
 def worst_verdict(verdicts: Iterable[Verdict]) -> Verdict:

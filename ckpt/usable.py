@@ -1,11 +1,13 @@
 """Which checkpoint a run could go on from, as far as it is known. Pure.
 
-Usable is what is live, not incomplete, and has neither an error found in it nor a bad verdict.
+Usable is what is not incomplete and has neither an error found in it nor a bad verdict, where
+`generations.resolve` would find it: at the slot's name, else whole in staging, else retired. No
+byte is read here; `resolve` compares every hash of what lies in staging before it names it.
 """
 
 from collections.abc import Iterator
 
-from ckpt.checkpoint import Depth, Generation, Severity, Slot, State, Verdict
+from ckpt.checkpoint import Depth, Generation, Slot, State, Verdict, first_error
 from ckpt.view import AtRisk, RunView
 
 _BAD = (Verdict.DAMAGED, Verdict.UNSUPPORTED)
@@ -14,8 +16,7 @@ _BAD = (Verdict.DAMAGED, Verdict.UNSUPPORTED)
 def is_damaged(generation: Generation) -> bool:
     """Whether a check found an error in it, or its bytes were compared and differ."""
     verdict = generation.verified.verdict if generation.verified else None
-    has_error = any(finding.severity is Severity.ERROR for finding in generation.findings)
-    return has_error or verdict is Verdict.DAMAGED
+    return first_error(generation.findings) is not None or verdict is Verdict.DAMAGED
 
 
 def is_usable(generation: Generation) -> bool:
@@ -33,16 +34,17 @@ def live_generations(view: RunView) -> Iterator[tuple[Slot, Generation]]:
 
 
 def newest_usable(view: RunView) -> tuple[Slot, Generation] | None:
-    """Return the usable live checkpoint that the run has got furthest with.
+    """Return the usable checkpoint that the run has got furthest with, the best of its slot.
 
     Steps beyond the run's own belong to a line that a restart left; they count only where there
     is nothing else.
     """
-    usable = [(slot, live) for slot, live in live_generations(view) if is_usable(live)]
+    found = ((slot, next(filter(is_usable, slot.candidates), None)) for slot in view.slots)
+    usable = [(slot, best) for slot, best in found if best is not None]
     reached = [
-        (slot, live)
-        for slot, live in usable
-        if view.step is None or live.step is None or live.step <= view.step
+        (slot, best)
+        for slot, best in usable
+        if view.step is None or best.step is None or best.step <= view.step
     ]
     return max(reached or usable, key=lambda pair: _order(pair[1]), default=None)
 
@@ -70,11 +72,11 @@ def at_risk(view: RunView) -> AtRisk:
         if began is None or began != began or view.updated_at is None:  # noqa: PLR0124 - NaN: no times told
             return AtRisk(steps=view.step)
         return AtRisk(view.step, max(0.0, view.updated_at - began))
-    _, live = usable
-    steps = None if live.step is None else max(0, view.step - live.step)
-    if live.created_at is None or view.updated_at is None:
+    _, best = usable
+    steps = None if best.step is None else max(0, view.step - best.step)
+    if best.created_at is None or view.updated_at is None:
         return AtRisk(steps)
-    return AtRisk(steps, 0.0 if steps == 0 else max(0.0, view.updated_at - live.created_at))
+    return AtRisk(steps, 0.0 if steps == 0 else max(0.0, view.updated_at - best.created_at))
 
 
 def _order(generation: Generation) -> tuple[int, float]:

@@ -178,11 +178,10 @@ class MonitorApp(App[None]):
 
         answer: Message
         try:
-            from ckpt.formats import inspect
+            from ckpt.verify import inspect_settled
 
-            answer = CheckpointScreen.Read(
-                contents_of(inspect(path), ascii_only=self.options.is_ascii)
-            )
+            contents = contents_of(inspect_settled(path), ascii_only=self.options.is_ascii)
+            answer = CheckpointScreen.Read(contents)
         except Exception as error:  # noqa: BLE001 - whatever went wrong is shown where it was asked for
             answer = CheckpointScreen.Failed(sentence(error))
         self._post_from_thread(screen, answer)

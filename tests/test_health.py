@@ -344,6 +344,47 @@ def test_what_is_at_risk(slots: tuple[Slot, ...], risk: AtRisk) -> None:
     assert with_slots(*slots).at_risk == risk
 
 
+INTERRUPTED = Finding("interrupted-publish", Severity.ERROR, "step_400 is missing; whole in x")
+DAMAGED = Verified(Verdict.DAMAGED, Depth.BYTES, NOW)
+
+
+def interrupted(**staged: object) -> Slot:
+    """A name without a payload: step 400 in staging, step 300 retired."""
+    new = replace(saved(400, **staged).generations[0], id="new", state=State.SEALED)
+    old = replace(saved(300).generations[0], id="old", state=State.RETIRED)
+    return replace(saved(400), state=State.BROKEN, generations=(new, old), findings=(INTERRUPTED,))
+
+
+def withdrawn() -> Slot:
+    return replace(interrupted(), state=State.WITHDRAWN, findings=())
+
+
+@pytest.mark.parametrize(
+    ("slot", "steps", "advice"),
+    [
+        (interrupted(), 50, "step_400 is missing; step_400@new is usable"),
+        (interrupted(verified=DAMAGED), 150, "step_400 is missing; step_400@old is usable"),
+        (withdrawn(), 450, "no checkpoint here can be used"),
+    ],
+)
+def test_a_payload_behind_a_missing_name_is_usable_and_said(
+    slot: Slot, steps: int, advice: str
+) -> None:
+    view = with_slots(slot)
+    assert view.at_risk.steps == steps
+    assert view.advice is not None
+    assert view.advice.message == advice
+
+
+def test_what_a_damaged_checkpoint_replaced_is_usable() -> None:
+    retired = replace(saved(300).generations[0], id="old", state=State.RETIRED)
+    damaged = saved(400, verified=DAMAGED)
+    view = with_slots(replace(damaged, generations=(*damaged.generations, retired)))
+    assert view.at_risk.steps == 150
+    assert view.advice is not None
+    assert view.advice.message == "step_400 is damaged; step_400@old is usable"
+
+
 def test_newest_verified_is_the_furthest_whose_bytes_were_compared() -> None:
     quick = Verified(Verdict.INTACT, Depth.HEADERS, NOW)
     slots = (saved(100, verified=INTACT), saved(200, verified=INTACT), saved(300, verified=quick))

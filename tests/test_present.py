@@ -28,6 +28,7 @@ from ckpt.present import (
     bytes_cell,
     cell_width,
     duration,
+    estimate,
     file_rows,
     finding_rows,
     generation_rows,
@@ -322,12 +323,13 @@ def test_a_run_in_one_line() -> None:
     assert status_line(HEALTHY, NOW, ascii_only=True).isascii()
 
 
-def test_advice_names_its_key_and_a_warning_stands_in_for_it() -> None:
+def test_advice_names_its_key_to_the_app_only_and_a_warning_stands_in_for_it() -> None:
     assert advice_cell(HEALTHY) is None
     warned = replace(HEALTHY, warnings=(Warned("torn", "half a file"),))
     assert advice_cell(warned) == Cell("! half a file", Tone.WARN)
     advised = replace(warned, advice=Advice("damaged", "step_1 is damaged", "enter"))
-    assert advice_cell(advised) == Cell("! step_1 is damaged (enter)", Tone.WARN)
+    assert advice_cell(advised, with_key=True) == Cell("! step_1 is damaged (enter)", Tone.WARN)
+    assert advice_cell(advised) == Cell("! step_1 is damaged", Tone.WARN)
 
 
 # ---- generations ----------------------------------------------------------------------------
@@ -515,6 +517,21 @@ def test_sizes(value: int | None, said: str) -> None:
 )  # fmt: skip
 def test_durations(seconds: float | None, said: str) -> None:
     assert duration(seconds) == said
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said", "as_duration"),
+    [
+        (None, "?", "?"), (math.nan, "?", "?"), (45, "45 s", "45 s"), (59.6, "1 min", "1 min"),
+        (89, "1 min", "1 min"), (99, "2 min", "1 min"), (3590, "1 h", "59 min"),
+        (16_315, "4 h 32 min", "4 h 31 min"), (86_390, "1 d", "23 h 59 min"),
+        (185_500, "2 d 4 h", "2 d 3 h"),
+    ],
+)  # fmt: skip
+def test_an_estimate_is_rounded_where_a_duration_is_floored(
+    seconds: float | None, said: str, as_duration: str
+) -> None:
+    assert (estimate(seconds), duration(seconds)) == (said, as_duration)
 
 
 @pytest.mark.parametrize(

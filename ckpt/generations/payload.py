@@ -6,7 +6,6 @@ same and had not changed just before it was looked at. A file overwritten in pla
 
 import hashlib
 import time
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from errno import ENOENT
 from os import strerror
@@ -108,11 +107,6 @@ class _Known:
 def is_settled(found: fs.Identity | None, looked_at: float) -> bool:
     """Whether a path had not changed so shortly before the look that its times would not tell."""
     return found is not None and looked_at - max(found.mtime_ns, found.ctime_ns) / 1e9 > SETTLED_S
-
-
-def first_error(findings: Iterable[Finding]) -> Finding | None:
-    """Return the first finding of severity error."""
-    return next((each for each in findings if each.severity is Severity.ERROR), None)
 
 
 def _look(path: Path, *, with_stamp: bool) -> tuple[Payload, fs.Identity | None]:

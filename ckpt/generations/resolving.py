@@ -1,10 +1,7 @@
 """Which payload a reader should use for a slot, and why. Read-only, without a lock."""
 
-from collections.abc import Iterator, Sequence
-
-from ckpt.checkpoint import Generation, Resolved, Slot, State, Verdict
+from ckpt.checkpoint import Generation, Resolved, Slot, State, Verdict, first_error
 from ckpt.errors import CheckpointError
-from ckpt.generations.payload import first_error
 from ckpt.operation import drive
 from ckpt.verify import verify
 
@@ -22,14 +19,14 @@ def resolve(slot: Slot) -> Resolved:
     if slot.state is State.WITHDRAWN:
         return Resolved(slot.name, None, None, f"{slot.name} was withdrawn on purpose")
     trouble = _trouble(slot, live)
-    for sealed in _in_state(slot.generations, State.SEALED):
-        if _is_intact(sealed):
-            reason = f"{trouble}; {sealed.path.name} is the new payload, every hash of it fits"
-            return _use(slot, sealed, reason)
-    for retired in _in_state(slot.generations, State.RETIRED):
-        if _is_good(retired):
-            which = f"generation {retired.id}" if retired.path == slot.path else retired.path.name
-            return _use(slot, retired, f"{trouble}; {which} is the newest retired payload")
+    for each in slot.candidates:
+        which = f"generation {each.id}" if each.path == slot.path else each.path.name
+        if each.state is State.SEALED and _is_intact(each):
+            return _use(
+                slot, each, f"{trouble}; {which} is the new payload, every hash of it fits"
+            )
+        if each.state is State.RETIRED and _is_good(each):
+            return _use(slot, each, f"{trouble}; {which} is the newest retired payload")
     return Resolved(slot.name, None, None, f"{trouble}; no other payload of it is usable")
 
 
@@ -41,10 +38,6 @@ def _is_good(generation: Generation) -> bool:
     if generation.verified is not None and generation.verified.verdict is Verdict.DAMAGED:
         return False
     return generation.complete is not False and first_error(generation.findings) is None
-
-
-def _in_state(generations: Sequence[Generation], state: State) -> Iterator[Generation]:
-    return (each for each in generations if each.state is state)
 
 
 def _trouble(slot: Slot, live: Generation | None) -> str:

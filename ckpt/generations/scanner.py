@@ -10,10 +10,10 @@ from operator import attrgetter
 from pathlib import Path
 
 from ckpt import fs
-from ckpt.checkpoint import Finding, Generation, Leftover, Severity, Slot
+from ckpt.checkpoint import Finding, Generation, Leftover, Severity, Slot, first_error
 from ckpt.control import VerifiedCache, read_pins
 from ckpt.generations import names
-from ckpt.generations.payload import Payload, Payloads, first_error, is_settled
+from ckpt.generations.payload import Payload, Payloads, is_settled
 from ckpt.generations.slots import Draft, to_slot
 
 LEVELS_BELOW = 2

@@ -4,10 +4,19 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ckpt.checkpoint import Finding, Generation, Glance, Leftover, Severity, Slot, State
+from ckpt.checkpoint import (
+    Finding,
+    Generation,
+    Glance,
+    Leftover,
+    Severity,
+    Slot,
+    State,
+    first_error,
+)
 from ckpt.formats.base import InnerGeneration
 from ckpt.generations.names import Hidden
-from ckpt.generations.payload import Payload, first_error
+from ckpt.generations.payload import Payload
 
 Recorded = Callable[[Generation, Payload], Generation]
 """Adds to a generation what the run's `.ckpt/` records of it."""

@@ -3,7 +3,7 @@
 from pathlib import PurePath
 
 from ckpt.present.header import generation_named, health_cell, loss_cells, percent
-from ckpt.present.words import MINUTE, age, duration, integer, shorten, to_ascii, visible
+from ckpt.present.words import MINUTE, age, estimate, integer, shorten, to_ascii, visible
 from ckpt.view import HealthState, RunView
 
 LONGEST_NAME = 24
@@ -21,7 +21,7 @@ def status_line(view: RunView, now: float, *, ascii_only: bool = False) -> str:
     if view.loss is not None:
         parts.append("".join(cell.text for cell in loss_cells(view)))
     if view.eta_seconds is not None and view.health.state is not HealthState.FINISHED:
-        parts.append(f"eta {duration(view.eta_seconds)}")
+        parts.append(f"eta {estimate(view.eta_seconds)}")
     if view.updated_at is not None and now - view.updated_at >= MINUTE:
         parts.append(age(view.updated_at, now))
     verified = generation_named(view, view.newest_verified)

@@ -18,6 +18,7 @@ from ckpt.checkpoint import (
     State,
     Tensor,
     Verdict,
+    first_error,
 )
 from ckpt.present.words import (
     Cell,
@@ -140,21 +141,19 @@ def damage(finding: Finding | None) -> str:
     return ": ".join(places) if finding.tensor else ": ".join([*places, finding.code])
 
 
-def first_error(findings: Iterable[Finding]) -> Finding | None:
-    """Return the first finding that damns, None when there is none."""
-    return next((finding for finding in findings if finding.severity is Severity.ERROR), None)
-
-
 def verdict_cell(verdict: Verdict) -> Cell:
     """A verdict as a sign and a word: `✓ intact`."""
     sign, tone = VERDICT_SIGNS[verdict]
     return Cell(f"{sign} {verdict.value}", tone)
 
 
-def advice_cell(view: "RunView") -> Cell | None:
-    """The one line of advice, with the key that helps; else the first warning; else None."""
+def advice_cell(view: "RunView", *, with_key: bool = False) -> Cell | None:
+    """The one line of advice, else the first warning, else None.
+
+    `with_key` names the app's key that helps: for the app only.
+    """
     if view.advice is not None:
-        key = f" ({view.advice.key})" if view.advice.key else ""
+        key = f" ({view.advice.key})" if with_key and view.advice.key else ""
         return Cell(f"! {visible(view.advice.message)}{key}", Tone.WARN)
     if view.warnings:
         return Cell(f"! {visible(view.warnings[0].message)}", Tone.WARN)

@@ -187,6 +187,16 @@ def duration(seconds: float | None) -> str:
     return f"{days} d {rest // HOUR} h" if rest >= HOUR else f"{days} d"
 
 
+def estimate(seconds: float | None) -> str:
+    """The same for a time that is only guessed: to the nearest unit, where an age rounds down."""
+    if seconds is None or not math.isfinite(seconds):
+        return "?"
+    for limit, unit in ((DAY, HOUR), (MINUTE, MINUTE)):
+        if seconds >= limit:
+            return duration(round(seconds / unit) * unit)
+    return duration(seconds)
+
+
 def age(at: float | None, now: float) -> str:
     """How long ago, in whole minutes so that an age costs no bytes; a time ahead says so."""
     if at is None:

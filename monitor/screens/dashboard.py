@@ -231,7 +231,7 @@ class DashboardScreen(CommandScreen):
         """The advice; while paused, that."""
         if self.is_paused:
             return (Cell(" paused: the screen stands still, reading goes on (space)", Tone.WARN),)
-        advice = advice_cell(self.view)
+        advice = advice_cell(self.view, with_key=True)
         return () if advice is None else (Cell(" "), advice)
 
     def share_window(self) -> None:

@@ -147,6 +147,17 @@ async def test_one_of_the_real_samples_is_read_and_shown(golden: Path) -> None:
         assert "model.safetensors" in "\n".join(text_of(app))
 
 
+async def test_a_torn_file_is_a_finding_on_the_screen(golden: Path) -> None:
+    path = golden / "kt_full" / "bad_index_truncated" / "tree"
+    async with running(views.healthy()) as (app, pilot):
+        app.open_checkpoint(next(path.rglob("*.index.json")).parent)
+        screen = app.screen
+        assert isinstance(screen, CheckpointScreen)
+        await until(pilot, lambda: screen.contents is not None)
+        await until(pilot, lambda: screen.pane is Pane.FINDINGS)
+        assert "bad-index" in "\n".join(text_of(app))
+
+
 async def test_a_path_that_is_no_checkpoint_says_so(tmp_path: Path) -> None:
     async with running(views.healthy()) as (app, pilot):
         app.open_checkpoint(tmp_path / "nothing")
