@@ -11,6 +11,7 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
 from operator import itemgetter
+from typing import NamedTuple
 
 CHUNK_POINTS = 4096
 _STEP_BITS = 48
@@ -27,11 +28,10 @@ def step_of(key: int) -> int:
     return key & _STEP_MASK
 
 
-@dataclass(frozen=True, slots=True)
-class Point:
+class Point(NamedTuple):
     """One recorded value. `value` may be NaN or infinite: that is the news, never dropped.
 
-    `time` is epoch seconds, NaN where the file does not tell it.
+    `time` is epoch seconds, NaN where the file does not tell it. A tuple: made by the thousand.
     """
 
     segment: int
@@ -82,6 +82,17 @@ class Series:
             self._values[chunk][at],
         )
 
+    def points(self, start: int, stop: int) -> Iterator[Point]:
+        """Yield points `start` to `stop`: quicker than asking for each."""
+        while start < stop:
+            chunk, at = divmod(start, CHUNK_POINTS)
+            end = min(CHUNK_POINTS, at + stop - start)
+            zero = self._zeros[chunk]
+            columns = (self._keys[chunk], self._times[chunk], self._values[chunk])
+            for key, time, value in zip(*(column[at:end] for column in columns), strict=True):
+                yield Point(key >> _STEP_BITS, key & _STEP_MASK, zero + time, value)
+            start += end - at
+
     def runs(self, start: int, stop: int) -> "Iterator[tuple[array[int], array[float]]]":
         """Yield keys (see `key_of`) and values of points `start` to `stop`, a chunk at a time."""
         while start < stop:
@@ -102,8 +113,7 @@ class Series:
     def copy(self, length: int) -> "Series":
         """Return a storage of its own with the first `length` points."""
         copied = Series()
-        for index in range(length):
-            point = self.point(index)
+        for point in self.points(0, length):
             copied.append(point.segment, point.step, point.time, point.value)
         return copied
 
@@ -146,7 +156,7 @@ class SeriesView:
         return self.series.point(at)
 
     def __iter__(self) -> Iterator[Point]:
-        return (self.series.point(index) for index in range(self.length))
+        return self.series.points(0, self.length)
 
     @property
     def last(self) -> Point | None:
@@ -155,8 +165,7 @@ class SeriesView:
 
     def tail(self, count: int) -> tuple[Point, ...]:
         """Return the newest `count` points, oldest first; fewer where there are fewer."""
-        start = max(0, self.length - count)
-        return tuple(self.series.point(index) for index in range(start, self.length))
+        return tuple(self.series.points(max(0, self.length - count), self.length))
 
     def writable(self) -> Series:
         """Return the storage to append to; a copy when somebody has appended beyond this view."""
