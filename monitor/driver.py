@@ -17,7 +17,7 @@ from textual import constants
 from textual._xterm_parser import XTermParser
 from textual.drivers.linux_driver import LinuxDriver
 
-from monitor.terminal import ENTER, LEAVE, Screen
+from monitor.terminal import ENTER, Screen
 
 if TYPE_CHECKING:
     from io import TextIOWrapper
@@ -61,6 +61,10 @@ class TerminalDriver(LinuxDriver):
         self._file = cast("TextIOWrapper", _Output(self._file))
         self._ending: tuple[int, int] | None = None
         self._is_suspended = False
+        # Textual's own handlers run between any two instructions, also within a queue's lock,
+        # and what they do needs that lock.
+        self._loop.add_signal_handler(signal.SIGTSTP, self._sigtstp_application)
+        self._loop.add_signal_handler(signal.SIGCONT, self._sigcont_application)
 
     # ---- output ---------------------------------------------------------------------------------
 
@@ -70,9 +74,21 @@ class TerminalDriver(LinuxDriver):
             if self.screen.is_alternate:
                 return
             self.screen.is_alternate = True
-        elif data == LEAVE:
-            self.screen.is_alternate = False
         super().write(data)
+
+    def close(self) -> None:
+        """Wait until all is written: only then the terminal is known to be as it was."""
+        super().close()
+        self.screen.is_alternate = False
+
+    def _enable_mouse_support(self) -> None:
+        """Ask for clicks and the wheel: each motion would cross the link."""
+        if self._mouse:
+            self.write("\x1b[?1000h\x1b[?1006h")
+
+    def _disable_mouse_support(self) -> None:
+        if self._mouse:
+            self.write("\x1b[?1000l\x1b[?1006l\x1b[?1016l")
 
     # ---- input ----------------------------------------------------------------------------------
 
@@ -135,6 +151,7 @@ class TerminalDriver(LinuxDriver):
         if not self._is_suspended:
             self.suspend_application_mode()
         self.resume_application_mode()
+        self._app.refresh(layout=True)  # whatever was drawn meanwhile is drawn over
 
 
 class _Output:

@@ -15,6 +15,9 @@ def report(run_dir: Path) -> int:
     """Print what `ckpt status` prints; return its exit code."""
     from ckpt.cli import main
 
+    os.environ["NO_COLOR"] = (
+        "1"  # stdout may be a terminal where stderr is none: no sequence at all
+    )
     try:
         main(["status", "--", str(run_dir)], "ckpt")
     except SystemExit as end:

@@ -9,7 +9,6 @@ import signal
 import sys
 import termios
 import threading
-import time
 from collections.abc import Callable, MutableMapping, Sequence
 from types import FrameType, TracebackType
 from typing import Any, Self
@@ -95,8 +94,8 @@ class Screen:
         if _write(descriptor, encoded):
             self.is_alternate = True
 
-    def restore(self, wait_s: float = 0.0) -> None:
-        """Give the terminal back as it was; says nothing if it is gone or takes nothing."""
+    def restore(self) -> None:
+        """Give the terminal back as it was; never waits for it, and says nothing if it is gone."""
         if self._modes is not None and sys.__stdin__ is not None:
             try:
                 termios.tcsetattr(sys.__stdin__.fileno(), termios.TCSANOW, self._modes)
@@ -104,20 +103,7 @@ class Screen:
                 self._modes = None
         if self.is_alternate and sys.__stderr__ is not None:
             self.is_alternate = False
-            _write(sys.__stderr__.fileno(), _ALL_OFF.encode(), wait_s)
-
-    def restore_stalled(self) -> None:
-        """The same for a terminal that takes nothing now: what waits for it is dropped."""
-        assert sys.__stderr__ is not None
-        restoring = threading.Thread(target=self.restore, args=(RESTORING_S,), daemon=True)
-        restoring.start()
-        until = time.monotonic() + RESTORING_S
-        while restoring.is_alive() and time.monotonic() < until:
-            try:
-                termios.tcflush(sys.__stderr__.fileno(), termios.TCOFLUSH)
-            except termios.error:
-                return
-            restoring.join(RESTORING_S / 20)
+            _write(sys.__stderr__.fileno(), _ALL_OFF.encode())
 
 
 class Leaving:
@@ -164,7 +150,9 @@ class Leaving:
         self._leave()
 
     def _force(self) -> None:
-        self._screen.restore_stalled()
+        restoring = threading.Thread(target=self._screen.restore, daemon=True)
+        restoring.start()
+        restoring.join(RESTORING_S)  # a write may wait behind the one that is stalled
         os._exit(self.exit_code)
 
 
@@ -175,10 +163,10 @@ def _is_terminal(stream: object) -> bool:
         return False
 
 
-def _write(descriptor: int, data: bytes, wait_s: float = 0.0) -> bool:
-    """Write a little, if the terminal takes it within `wait_s`."""
+def _write(descriptor: int, data: bytes) -> bool:
+    """Write a little, if the terminal takes it now."""
     try:
-        _, writable, _ = select.select([], [descriptor], [], wait_s)
+        _, writable, _ = select.select([], [descriptor], [], 0)
         return bool(writable) and os.write(descriptor, data) > 0
     except OSError:
         return False

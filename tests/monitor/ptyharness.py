@@ -85,7 +85,7 @@ class Pty:
         self.process = subprocess.Popen(
             list(command), stdin=slave, stdout=slave, stderr=slave, close_fds=True,
             preexec_fn=prepare,  # noqa: PLW1509 - only the child can take the terminal as its own
-            cwd=cwd or ROOT, env=_environment(environment or {}),
+            cwd=cwd or ROOT, env=environment_of(environment or {}),
         )  # fmt: skip
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -133,7 +133,7 @@ class Pty:
     def text(self) -> str:
         """The screen as text, lines without trailing blanks."""
         screen = pyte.Screen(*self.size)
-        pyte.ByteStream(screen).feed(_NOT_FOR_PYTE.sub(b"", self.sent))
+        pyte.ByteStream(screen).feed(displayable(self.sent))
         return "\n".join(line.rstrip() for line in screen.display)
 
     def until(self, condition: Callable[[str], bool], timeout_s: float = LIMIT_S) -> str:
@@ -205,6 +205,11 @@ class Pty:
                 self.chunks.append(Chunk(time.monotonic(), data))
 
 
+def displayable(data: bytes) -> bytes:
+    """What pyte understands of the bytes for a terminal."""
+    return _NOT_FOR_PYTE.sub(b"", data)
+
+
 def usage_of(pid: int) -> Usage:
     """What a process has used: CPU seconds, voluntary context switches, resident bytes now."""
     stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -216,7 +221,7 @@ def usage_of(pid: int) -> Usage:
     return Usage(cpu_s, wake_ups, int(stat[21]) * os.sysconf("SC_PAGE_SIZE"))
 
 
-def _environment(changes: Mapping[str, str | None]) -> dict[str, str]:
+def environment_of(changes: Mapping[str, str | None]) -> dict[str, str]:
     """A usual terminal's environment, with changes; None takes a variable away."""
     told = {name: value for name, value in os.environ.items() if not _is_of_a_terminal(name)}
     told |= {"TERM": "xterm-256color", "LANG": "C.UTF-8", "PYTHONPATH": str(ROOT)}
