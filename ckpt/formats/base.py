@@ -70,14 +70,6 @@ NOTHING_INSIDE = Inside()
 
 
 @runtime_checkable
-class HoldsGenerations(Protocol):
-    """A format whose slots can hold older generations or a dead writer's temporary files."""
-
-    def generations_inside(self, path: Path) -> Inside:
-        """Tell them by names and stat; an unreadable directory holds none."""
-
-
-@runtime_checkable
 class ChecksRun(Protocol):
     """A format some of whose faults lie between the files of a run, not inside one of them."""
 
@@ -86,7 +78,10 @@ class ChecksRun(Protocol):
 
 
 def generations_inside(format: Format, path: Path) -> Inside:  # noqa: A002 - the house word
-    """Return what a slot of this format holds beside its live payload; most formats: nothing."""
+    """Return what a slot of this format holds beside its live payload; most formats: nothing.
+
+    Older generations and a dead writer's temporary files, told by names and stat alone.
+    """
     holds = getattr(format, "generations_inside", None)  # isinstance would cost more than a look
     inside: Inside = holds(path) if holds else NOTHING_INSIDE
     return inside

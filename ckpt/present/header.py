@@ -23,6 +23,7 @@ from ckpt.present.words import (
     rate,
     shorten,
     size,
+    spelt,
     to_ascii,
     visible,
 )
@@ -366,14 +367,7 @@ def _joined(pieces: list[Piece]) -> Line:
 def _spelt(pieces: list[Piece], *, ascii_only: bool) -> list[Piece]:
     if not ascii_only:
         return pieces
-    return [
-        Piece(
-            piece.rank,
-            tuple(Cell(to_ascii(cell.text), cell.tone) for cell in piece.cells),
-            piece.gap,
-        )
-        for piece in pieces
-    ]
+    return [Piece(piece.rank, spelt(piece.cells), piece.gap) for piece in pieces]
 
 
 def _words(text: str, width: int, most: int, dots: str) -> list[str]:

@@ -31,7 +31,7 @@ from ckpt.present.words import (
     loss,
     shorten,
     size,
-    to_ascii,
+    spelt,
     visible,
     visible_all,
 )
@@ -309,7 +309,4 @@ def _flat(values: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, str]]:
 def _spelt(rows: Iterable[Row], ascii_only: bool) -> tuple[Row, ...]:
     if not ascii_only:
         return tuple(rows)
-    return tuple(
-        Row(row.key, tuple(Cell(to_ascii(cell.text), cell.tone) for cell in row.cells))
-        for row in rows
-    )
+    return tuple(Row(row.key, spelt(row.cells)) for row in rows)

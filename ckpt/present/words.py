@@ -4,7 +4,7 @@ Knows no run and no checkpoint; `header` and `rows` build on it.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -85,6 +85,11 @@ def to_ascii(text: str) -> str:
     if text.isascii():
         return text
     return text.translate(_TO_ASCII).encode("ascii", "backslashreplace").decode("ascii")
+
+
+def spelt(cells: Iterable[Cell]) -> tuple[Cell, ...]:
+    """The same cells spelt for a terminal without UTF-8."""
+    return tuple(Cell(to_ascii(cell.text), cell.tone) for cell in cells)
 
 
 def is_one_column_each(text: str) -> bool:

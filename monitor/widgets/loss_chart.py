@@ -24,9 +24,9 @@ from monitor.widgets import chart_canvas as canvas
 from monitor.widgets.chart_canvas import ASCII, BRAILLE, Glyphs, Line
 from monitor.widgets.chart_picture import Picture, draw
 from monitor.widgets.chart_plot import Look, Mark, Scene
+from monitor.widgets.painted import joined
 
 SMOOTHING = (0.0, 0.3, 0.9)
-JOIN_GAP = 8  # moving the cursor costs about as many bytes
 
 _CURVES = {"loss": "loss", "best_loss": "best loss"}  # the first that is there is drawn
 _KINDS = {
@@ -201,7 +201,7 @@ class LossChart(Widget):
             return
         regions = []
         for y, (before, after) in enumerate(zip(old, new, strict=True)):
-            spans = list(changed_spans(before, after))
+            spans = changed_spans(before, after)
             if spans:
                 self._strips[y] = None
                 regions += [Region(start, y, end - start, 1) for start, end in spans]
@@ -261,20 +261,13 @@ def marks_of(view: RunView, selected: str | None) -> tuple[Mark, ...]:
     return tuple(marks)
 
 
-def changed_spans(before: Line, after: Line) -> Iterator[tuple[int, int]]:
-    """Yield the (start, end) cells in which two lines of a width differ; near ones are joined."""
+def changed_spans(before: Line, after: Line) -> list[tuple[int, int]]:
+    """Return the (start, end) cells in which two lines of a width differ; near ones are joined."""
     if before == after:
-        return
-    start = end = -1
+        return []
     cells = zip(before.text, before.kinds, after.text, after.kinds, strict=True)
-    for at, (old, old_kind, new, new_kind) in enumerate(cells):
-        if old == new and old_kind == new_kind:
-            continue
-        if start >= 0 and at - end >= JOIN_GAP:
-            yield start, end
-            start = at
-        elif start < 0:
-            start = at
-        end = at + 1
-    if start >= 0:
-        yield start, end
+    return joined(
+        at
+        for at, (old, old_kind, new, new_kind) in enumerate(cells)
+        if old != new or old_kind != new_kind
+    )

@@ -33,7 +33,7 @@ SELECTED = Style(reverse=True)
 
 def line_of(cells: Iterable[Cell], *, ascii_only: bool = False) -> Strip:
     """Turn cells into one strip, in their order and without anything between them."""
-    spell = to_ascii if ascii_only else _same
+    spell = to_ascii if ascii_only else str
     return Strip([Segment(spell(cell.text), STYLES[cell.tone]) for cell in cells if cell.text])
 
 
@@ -64,10 +64,13 @@ def changed_spans(old: Strip, new: Strip) -> list[tuple[int, int]]:
     length = max(len(before), len(after))
     before += [None] * (length - len(before))
     after += [None] * (length - len(after))
+    return joined(at for at in range(length) if before[at] != after[at])
+
+
+def joined(places: Iterable[int]) -> list[tuple[int, int]]:
+    """Return the (start, end) spans of cells that growing places make; near ones are joined."""
     spans: list[tuple[int, int]] = []
-    for at in range(length):
-        if before[at] == after[at]:
-            continue
+    for at in places:
         if spans and at - spans[-1][1] < JOIN_GAP:
             spans[-1] = (spans[-1][0], at + 1)
         else:
@@ -141,10 +144,6 @@ class PaintedLines(Widget):
         if regions:
             self.repainted += len(regions)
             self.refresh(*regions)
-
-
-def _same(text: str) -> str:
-    return text
 
 
 def _cells_of(strip: Strip) -> list[tuple[str, Style | None] | None]:

@@ -249,7 +249,7 @@ LINES = st.text("ab ", min_size=30, max_size=30)
 def test_changed_spans_hold_every_change_and_begin_and_end_with_one(
     old: str, old_kinds: str, new: str, new_kinds: str
 ) -> None:
-    spans = list(changed_spans(Line(old, old_kinds), Line(new, new_kinds)))
+    spans = changed_spans(Line(old, old_kinds), Line(new, new_kinds))
     pairs = zip(old, old_kinds, new, new_kinds, strict=True)
     changed = {at for at, (a, b, c, d) in enumerate(pairs) if (a, b) != (c, d)}
     assert changed <= {at for start, end in spans for at in range(start, end)}
@@ -259,4 +259,4 @@ def test_changed_spans_hold_every_change_and_begin_and_end_with_one(
 def test_near_changes_are_one_span_and_far_ones_are_two() -> None:
     old = Line("aaaaaaaaaaaaaaaaaaaaaaaaaaaaaa", " " * 30)
     new = Line("abaaaaabaaaaaaaaaaaaaaabaaaaaa", " " * 30)
-    assert list(changed_spans(old, new)) == [(1, 8), (23, 24)]
+    assert changed_spans(old, new) == [(1, 8), (23, 24)]
