@@ -18,10 +18,6 @@ from typing import NamedTuple, Self, TypeVar
 T = TypeVar("T")
 
 BLOCK_BYTES = 1 << 20
-REMOTE_TYPES = frozenset(
-    {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "lustre", "gpfs", "beegfs",
-     "glusterfs", "orangefs", "pvfs2", "virtiofs", "fuse", "fuseblk", "davfs", "ncpfs"}
-)  # fmt: skip
 LOCAL_TYPES = frozenset(
     {"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "tmpfs", "ramfs", "f2fs", "bcachefs",
      "overlay", "jfs", "reiserfs", "ntfs3", "exfat", "vfat"}

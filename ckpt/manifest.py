@@ -54,11 +54,6 @@ class Manifest:
     digest: str | None = None
     findings: tuple[Finding, ...] = ()
 
-    @property
-    def is_valid(self) -> bool:
-        """Whether nothing in it is an error: a directory with such a manifest was finished."""
-        return not any(finding.severity is Severity.ERROR for finding in self.findings)
-
 
 def read_manifest(data: bytes) -> Manifest:
     """Read the bytes of a manifest.json; whatever is wrong with them becomes findings."""

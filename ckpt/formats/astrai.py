@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 
 from ckpt import fs, jsontext
 from ckpt.checkpoint import (
+    NOTHING,
     UNSUPPORTED_CODES,
     Checkpoint,
     Depth,
@@ -24,7 +25,7 @@ from ckpt.checkpoint import (
     Severity,
     Tensor,
 )
-from ckpt.errors import DuplicateKey, NoCheckpoint, TornRead
+from ckpt.errors import NoCheckpoint
 from ckpt.formats.astrai_listing import (
     CONFIG,
     INDEX,
@@ -34,7 +35,14 @@ from ckpt.formats.astrai_listing import (
     compare_tensors,
     missing,
 )
-from ckpt.formats.directory import Listing, cannot_look, list_files, step_in_name, whole_number
+from ckpt.formats.directory import (
+    Listing,
+    cannot_look,
+    list_files,
+    read_object,
+    step_in_name,
+    whole_number,
+)
 from ckpt.manifest import NAME as MANIFEST
 from ckpt.manifest import Listed, Manifest, build, read_manifest
 from ckpt.tensorfile import Buffer, read_header, write_tensors
@@ -180,30 +188,19 @@ def write_checkpoint(
 # ---- the JSON files ------------------------------------------------------------------------
 
 
-def _read_object(listing: Listing, name: str) -> tuple[dict[str, Any], list[Finding]]:
-    """Read a small JSON object; what is wrong with it comes back as findings."""
-    if name not in listing.sizes:
-        return {}, []
-    try:
-        data = fs.read_small(f"{listing.directory}/{name}", _MAX_JSON_BYTES)
-        value = jsontext.parse(data, path=name)
-    except DuplicateKey as error:
-        return {}, [_error("duplicate-key", error.message, name)]
-    except TornRead as error:
-        return {}, [_error("bad-meta", error.message, name)]
-    except OSError as error:
-        return {}, [cannot_look(error, name)]
-    if not isinstance(value, dict):
-        return {}, [_error("bad-meta", f"{name}: expected an object, found {value!r:.40}", name)]
+def _read_object(listing: Listing, name: str) -> tuple[Mapping[str, Any], list[Finding]]:
+    """Read `meta.json` or `config.json`; what is wrong with it comes back as findings."""
+    read = read_object(listing, name, code="bad-meta", most_bytes=_MAX_JSON_BYTES)
+    value = read.value or NOTHING
     findings = [
         Finding("nonfinite", Severity.WARNING, f"{name}: {key} is {item}", name)
         for key, item in value.items()
         if isinstance(item, float) and not math.isfinite(item)
     ]
-    if jsontext.has_bom(data):
+    if read.has_bom:
         text = f"{name}: starts with a byte order mark, which AstrAI does not read"
         findings.append(Finding("upstream-refuses", Severity.WARNING, text, name))
-    return value, findings
+    return value, [*read.findings, *findings]
 
 
 def _read_manifest(listing: Listing) -> Manifest:

@@ -1,6 +1,6 @@
-"""What formats that are a directory of files share: the listing, and numbers in names and JSON.
+"""What formats that are a directory of files share: the listing, small JSON files, numbers.
 
-Looks at names, links and sizes; opens nothing.
+Looks at names, links and sizes; opens nothing but the JSON files it is asked for.
 """
 
 import re
@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ckpt import fs
+from ckpt import fs, jsontext
 from ckpt.checkpoint import Finding, Severity
-from ckpt.errors import NoCheckpoint, UnreadableCheckpoint
+from ckpt.errors import DuplicateKey, NoCheckpoint, TornRead, UnreadableCheckpoint
 
 _STEP = re.compile(r"(?:^|[^a-z])(?:step|checkpoint|ckpt|iter|global_?step)[-_]?(\d{1,15})(?!\d)")
 _HIDDEN = re.compile(r"\.(?P<slot>.+)\.(?:tmp|retired|withdrawn|trash)-[^.]+")
@@ -103,6 +103,38 @@ def _follow(directory: Path, name: str, links: dict[str, str], findings: list[Fi
     return False
 
 
+@dataclass(frozen=True, slots=True)
+class JsonObject:
+    """What a small JSON file holds: `value` is None where it is not there or holds no object."""
+
+    value: Mapping[str, Any] | None = None
+    findings: tuple[Finding, ...] = ()
+    has_bom: bool = False
+
+
+def read_object(listing: Listing, name: str, *, code: str, most_bytes: int) -> JsonObject:
+    """Read a small JSON file; whatever is wrong with it comes back as one error finding.
+
+    `code` is what the format calls damage of it; a key given twice is `duplicate-key`. A file that
+    is not listed is no finding.
+    """
+    if name not in listing.sizes:
+        return JsonObject()
+    try:
+        data = fs.read_small(f"{listing.directory}/{name}", most_bytes)
+        value = jsontext.parse(data, path=name)
+    except DuplicateKey as error:
+        return JsonObject(findings=(_error("duplicate-key", error.message, name),))
+    except TornRead as error:
+        return JsonObject(findings=(_error(code, error.message, name),))
+    except OSError as error:
+        return JsonObject(findings=(cannot_look(error, name),))
+    if not isinstance(value, dict):
+        text = f"{name}: expected an object, found {value!r:.40}"
+        return JsonObject(findings=(_error(code, text, name),))
+    return JsonObject(value, has_bom=jsontext.has_bom(data))
+
+
 def cannot_look(error: OSError, name: str) -> Finding:
     """Say why a file cannot be opened or looked at."""
     if isinstance(error, PermissionError):
@@ -132,6 +164,10 @@ def whole_number(value: Any) -> int | None:
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 16:
         value = int(value)
     return value if isinstance(value, int) and value >= 0 else None
+
+
+def _error(code: str, text: str, name: str) -> Finding:
+    return Finding(code, Severity.ERROR, text, name)
 
 
 def _note(code: str, text: str, name: str) -> Finding:

@@ -47,11 +47,6 @@ class TrainingState:
     dataset_path: str = ""
     seed: int = 0
 
-    @property
-    def remaining_steps(self) -> int:
-        """Steps still to do; 0 when the total is not known or already passed."""
-        return max(0, self.total_steps - self.step)
-
     def as_mapping(self) -> Mapping[str, Any]:
         """Return the 14 fields in the file's order."""
         return MappingProxyType({each.name: getattr(self, each.name) for each in fields(self)})
@@ -68,11 +63,6 @@ class ParsedState:
     state: TrainingState | None
     extra: Mapping[str, Any] = field(default_factory=lambda: NOTHING)
     findings: tuple[Finding, ...] = ()
-
-    @property
-    def is_foreign(self) -> bool:
-        """Whether the file belongs to another program."""
-        return any(finding.code == "foreign-state" for finding in self.findings)
 
     def number(self, name: str) -> float | None:
         """Return one of the extra keys as a number (NaN included), None where it is none."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar
 
-from ckpt import fs, jsontext
+from ckpt import fs
 from ckpt.checkpoint import (
     NOTHING,
     Checkpoint,
@@ -22,8 +22,8 @@ from ckpt.checkpoint import (
     Severity,
     Tensor,
 )
-from ckpt.errors import CheckpointError, DuplicateKey, TornRead
-from ckpt.formats.directory import Listing, cannot_look, list_files, step_in_name
+from ckpt.errors import CheckpointError
+from ckpt.formats.directory import Listing, list_files, read_object, step_in_name
 from ckpt.formats.trainer import STATE_NAME, checkpoint_step, read_trainer
 from ckpt.manifest import is_safe_name
 from ckpt.tensorfile import read_header
@@ -160,15 +160,10 @@ def _read_index(listing: Listing) -> _Index:
     if single in listing.sizes:
         text = f"{name}: not followed: {single} stands beside it, and loaders take that one"
         return _Index(name, findings=(Finding("stale-index", Severity.NOTE, text, name),))
-    try:
-        data = fs.read_small(listing.directory / name, _MAX_JSON_BYTES)
-        value = jsontext.parse(data, path=name)
-    except (TornRead, DuplicateKey) as error:
-        code = "duplicate-key" if isinstance(error, DuplicateKey) else "bad-index"
-        return _Index(name, findings=(_error(code, error.message, name),))
-    except OSError as error:
-        return _Index(name, findings=(cannot_look(error, name),))
-    weight_map = _weight_map(value)
+    read = read_object(listing, name, code="bad-index", most_bytes=_MAX_JSON_BYTES)
+    if read.value is None:
+        return _Index(name, findings=read.findings)
+    weight_map = _weight_map(read.value)
     if weight_map is None:
         text = f"{name}: expected weight_map to be an object of file names"
         return _Index(name, findings=(_error("bad-index", text, name),))
@@ -179,9 +174,9 @@ def _read_index(listing: Listing) -> _Index:
     return _Index(name, MappingProxyType(weight_map))
 
 
-def _weight_map(value: Any) -> dict[str, str] | None:
+def _weight_map(index: Mapping[str, Any]) -> dict[str, str] | None:
     """Take the one field that matters; None when it is not an object of file names."""
-    weight_map = value.get("weight_map") if isinstance(value, dict) else None
+    weight_map = index.get("weight_map")
     if not isinstance(weight_map, dict):
         return None
     return weight_map if all(isinstance(name, str) for name in weight_map.values()) else None
@@ -265,19 +260,8 @@ def _metadata(index: _Index) -> Mapping[str, Any]:
 def _settings(listing: Listing) -> tuple[Mapping[str, Any], tuple[Finding, ...]]:
     """Read the adapter's or the model's configuration; what is wrong with it is a finding."""
     name = ADAPTER_CONFIG if ADAPTER_CONFIG in listing.sizes else CONFIG
-    if name not in listing.sizes:
-        return NOTHING, ()
-    try:
-        data = fs.read_small(listing.directory / name, _MAX_JSON_BYTES)
-        value = jsontext.parse(data, path=name)
-    except (TornRead, DuplicateKey) as error:
-        return NOTHING, (_error("bad-config", error.message, name),)
-    except OSError as error:
-        return NOTHING, (cannot_look(error, name),)
-    if not isinstance(value, dict):
-        text = f"{name}: expected an object, found {value!r:.40}"
-        return NOTHING, (_error("bad-config", text, name),)
-    return value, ()
+    read = read_object(listing, name, code="bad-config", most_bytes=_MAX_JSON_BYTES)
+    return read.value or NOTHING, read.findings
 
 
 def _error(code: str, message: str, file: str) -> Finding:
