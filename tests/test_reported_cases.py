@@ -126,12 +126,9 @@ def test_a_name_composed_otherwise_and_one_that_is_no_text_are_reported(tmp_path
     (run / decomposed).write_text("{}")
     Path(os.fsdecode(os.fsencode(run) + b"/\xff\xfe")).write_bytes(b"")
     assert errors(run) == [("missing-file", composed)]
+    told = "listed in manifest.json and not there; the same name in another Unicode composition is"
     assert [(each.code, each.message) for each in inspect(run).findings] == [
-        (
-            "missing-file",
-            f"{composed}: listed in manifest.json and not there; "
-            "the same name in another Unicode composition is",
-        ),
+        ("missing-file", f"{composed}: {told}"),
         ("unlisted-file", "\udcff\udcfe: not listed in manifest.json"),
     ]
     ended = CliRunner().invoke(main, ["verify", str(run)])
