@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING
 from ckpt import fs
 from ckpt.errors import CannotWrite, CheckpointError
 from monitor.options import Options
-from monitor.terminal import Leaving, Screen, be_light, has_keyboard, is_drawable
+from monitor.terminal import (
+    Leaving,
+    Screen,
+    be_light,
+    has_keyboard,
+    is_drawable,
+    measure_ourselves,
+)
 
 if TYPE_CHECKING:
     from monitor.command_line import Asked
@@ -48,8 +55,14 @@ def _run(words: Sequence[str]) -> int:
 def _do(asked: "Asked") -> int:
     if not asked.is_demo:
         return _watch(asked.run_dir or _run_here(), asked.options, is_plain=asked.is_plain)
+    if not (asked.is_plain or is_drawable(os.environ)):
+        raise CheckpointError(
+            "the demo is there to be watched, and this is no terminal to draw on",
+            hint="`ckpt-monitor --demo --plain` prints its lines",
+        )
     from monitor.demo import running
 
+    Leaving(Screen())  # or a signal would leave the demo's directory behind
     with running(asked.keep) as run_dir:
         code = _watch(run_dir, asked.options, is_plain=asked.is_plain)
     if asked.keep is not None:
@@ -87,6 +100,7 @@ def _show(run_dir: Path, options: Options) -> int:
 
         screen.paint(first_frame(run_dir, ascii_only=options.is_ascii))
         be_light(os.environ)
+        measure_ourselves(os.environ)
         fault = _run_app(run_dir, options, screen, leaving)
     if fault is not None:
         sys.stderr.write(fault)

@@ -51,6 +51,18 @@ def be_light(environment: MutableMapping[str, str]) -> None:
             environment.setdefault(name, value)
 
 
+def measure_ourselves(environment: MutableMapping[str, str]) -> None:
+    """Forget a size that was only told (`docker exec -e COLUMNS=…`): it would outlive a resize."""
+    assert sys.__stderr__ is not None
+    try:
+        is_told_by_terminal = all(os.get_terminal_size(sys.__stderr__.fileno()))
+    except OSError:
+        return
+    if is_told_by_terminal:
+        environment.pop("COLUMNS", None)
+        environment.pop("LINES", None)
+
+
 class Screen:
     """The terminal's state: taken over by `paint` or by Textual's driver, given back at the end.
 
@@ -127,10 +139,13 @@ class Leaving:
         self._leave = leave
 
     def done(self) -> None:
-        """Take note that the screen is over; the signals of stopping do the usual again."""
-        self._leave = None
+        """Take note that the screen is over; the signals of stopping do the usual again.
+
+        What is still to be tidied up is not interrupted: a shell hangs up on its jobs once more.
+        """
         if self._timer is not None:
             self._timer.cancel()
+        _ignore_signals()
         for each in (signal.SIGTSTP, signal.SIGCONT, signal.SIGWINCH):
             signal.signal(each, signal.SIG_DFL)
 
@@ -142,6 +157,7 @@ class Leaving:
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
         self.number = number
         if self._leave is None:
+            _ignore_signals()
             raise SystemExit(self.exit_code)
         if self._timer is None:
             self._timer = threading.Timer(GRACE_S, self._force)
@@ -154,6 +170,11 @@ class Leaving:
         restoring.start()
         restoring.join(RESTORING_S)  # a write may wait behind the one that is stalled
         os._exit(self.exit_code)
+
+
+def _ignore_signals() -> None:
+    for each in SIGNALS:
+        signal.signal(each, signal.SIG_IGN)
 
 
 def _is_terminal(stream: object) -> bool:

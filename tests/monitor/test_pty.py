@@ -102,6 +102,14 @@ def test_every_size_is_survived_and_so_is_every_other_one(
         assert pty.wait() == 0
 
 
+def test_a_size_that_was_told_at_the_start_does_not_outlive_a_resize(run: Path) -> None:
+    environment = {"COLUMNS": "50", "LINES": "12"}
+    with Pty([*MONITOR, str(run)], size=(100, 30), environment=environment) as pty:
+        pty.until(lambda text: is_painted(text) and "─" * 100 in text)
+        pty.resize(80, 24)
+        pty.until(lambda text: is_painted(text) and "─" * 80 in text)
+
+
 @pytest.mark.parametrize("utf8_mode", ["0", None])
 def test_a_c_locale_gets_ascii_only(run: Path, utf8_mode: str | None) -> None:
     environment = {"LC_ALL": "C", "LANG": None, "PYTHONUTF8": utf8_mode}
@@ -251,6 +259,20 @@ def test_the_demo_ends_its_trainer_when_the_session_drops(tmp_path: Path) -> Non
     wait_until(lambda: not Path(f"/proc/{trainer}").exists())
 
 
+@pytest.mark.parametrize("plain", [[], ["--plain"]], ids=["screen", "plain"])
+def test_the_demo_leaves_nothing_behind_when_it_is_ended(tmp_path: Path, plain: list[str]) -> None:
+    environment = {"TMPDIR": str(tmp_path)}
+    with Pty([*MONITOR, "--demo", *plain], environment=environment) as pty:
+        wait_until(lambda: bool(list(tmp_path.glob("ckpt-demo-*/demo/run.json"))))
+        pty.until(lambda text: "training" in text)
+        pty.process.send_signal(signal.SIGTERM)
+        time.sleep(0.05)
+        pty.process.send_signal(signal.SIGHUP)
+        assert pty.wait(8) == 128 + signal.SIGTERM
+        assert_as_found(pty)
+    assert list(tmp_path.iterdir()) == []
+
+
 # ---- no screen ----------------------------------------------------------------------------------
 
 
@@ -300,6 +322,13 @@ def test_a_stdin_that_is_no_terminal_is_one_line_and_exit_code_2(run: Path) -> N
                 assert pty.wait() == 2
                 [line] = pty.sent.decode().splitlines()
                 assert line.startswith("ckpt-monitor: stdin is no terminal")
+
+
+def test_the_demo_without_a_terminal_is_refused_before_it_trains(tmp_path: Path) -> None:
+    done = said("--demo", env=environment_of({"TMPDIR": str(tmp_path)}))
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert "--demo --plain" in done.stderr
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_all_streams_closed_is_no_traceback(run: Path) -> None:
