@@ -65,9 +65,8 @@ def test_a_loss_that_turned_to_nan_is_never_better_and_never_dropped(tmp_path: P
     assert (told["best_loss"], told["best_step"]) == (0.045, 1200)
     assert (told["loss_nonfinite"], told["loss"]) == (600, None)
     assert told["health"]["state"] == "diverged"
-    assert told["health"]["reasons"] == [
-        "the loss is NaN since step 1,201 (600 points); the best was 0.045"
-    ]
+    [reason] = told["health"]["reasons"]
+    assert reason.startswith("the loss is NaN since step 1,201 (600 points); the best was 0.045")
 
 
 def test_a_clock_ahead_is_neither_fresh_nor_of_a_negative_age(tmp_path: Path) -> None:
