@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 
 from ckpt.checkpoint import Generation, Slot, State, first_error
-from ckpt.phrases import clock_time, span
+from ckpt.phrases import clock_time, duration
 from ckpt.usable import is_damaged, live_generations, newest_usable
 from ckpt.view import Advice, HealthState, RunView, Source, Warned
 
@@ -42,7 +42,7 @@ def _of_sources(view: RunView, now: float) -> Iterator[Warned]:
             message = f"unreadable{_since(source)}: {source.error}"
             yield Warned("unreadable-source", message, source.path)
         if source.modified_at is not None and source.modified_at > now + CLOCK_AHEAD_S:
-            ahead = span(source.modified_at - now)
+            ahead = duration(source.modified_at - now)
             message = f"{source.path}: its time is {ahead} ahead of this host's clock"
             yield Warned("clock-ahead", message, source.path)
     for key, sketch in view.sketches.items():

@@ -10,7 +10,7 @@ from itertools import pairwise
 
 from ckpt.advice import advise, warnings_of
 from ckpt.pace import Pace, evaluation_due, exploded_from, pace_between, pace_of, trend_of
-from ckpt.phrases import loss_word, span
+from ckpt.phrases import duration, loss
 from ckpt.usable import at_risk, live_generations, newest_verified
 from ckpt.view import Disk, Health, HealthState, RunView, Source
 
@@ -154,13 +154,13 @@ def _diverged(view: RunView) -> Health | None:
         return None
     tail = points.tail(LASTING_NONFINITE)
     if len(tail) == LASTING_NONFINITE and not any(math.isfinite(p.value) for p in tail):
-        said = f"the loss is {loss_word(tail[-1].value)}{_since(view)}"
-        best = "" if view.best_loss is None else f"; the best was {loss_word(view.best_loss)}"
+        said = f"the loss is {loss(tail[-1].value)}{_since(view)}"
+        best = "" if view.best_loss is None else f"; the best was {loss(view.best_loss)}"
         return Health(HealthState.DIVERGED, (said + best,))
     exploded = exploded_from(points)
     if exploded is None:
         return None
-    said = f"the loss has risen to {loss_word(tail[-1].value)} since step {exploded.step:,}"
+    said = f"the loss has risen to {loss(tail[-1].value)} since step {exploded.step:,}"
     return Health(HealthState.DIVERGED, (f"{said}, far above anything before",))
 
 
@@ -219,7 +219,7 @@ def _stalled(view: RunView, silence: float | None) -> Health | None:
     if silence <= limit:
         return None
     usual = f"it changes every {_interval(learned.cadence_s or 0.0)}"
-    reasons = [f"{_name(source)} has not changed for {span(silence)}; {usual}"]
+    reasons = [f"{_name(source)} has not changed for {duration(silence)}; {usual}"]
     if source.writes_only_at_saves:
         reasons.append("the trainer writes only at saves")
     if view.process.is_alive:
@@ -254,11 +254,13 @@ def _name(source: Source) -> str:
 
 
 def _how_long_ago(seconds: float) -> str:
-    return "just now" if seconds < 60 else f"{span(seconds)} ago"  # a second's tick costs bytes
+    if seconds < 60:
+        return "just now"  # a second's tick costs bytes
+    return f"{duration(seconds)} ago"
 
 
 def _interval(seconds: float) -> str:
-    return span(seconds) if seconds >= 2 else f"{seconds:.2g} s"
+    return duration(seconds) if seconds >= 2 else f"{seconds:.2g} s"
 
 
 # ---- numbers ------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 from ckpt.checkpoint import Checkpoint, Depth, Finding, Report, Slot, Verdict
 from ckpt.errors import CheckpointError
 from ckpt.operation import Event, Found, Note, Progress
+from ckpt.phrases import duration
 from ckpt.present.rows import (
     FILE_COLUMNS,
     FINDING_COLUMNS,
@@ -26,7 +27,7 @@ from ckpt.present.rows import (
     tensor_texts,
     verdict_cell,
 )
-from ckpt.present.words import Cell, Tone, duration, integer, size, visible
+from ckpt.present.words import Cell, Tone, integer, size, visible
 from ckpt.terminal import ProgressLine, Terminal
 
 if TYPE_CHECKING:

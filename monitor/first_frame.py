@@ -7,7 +7,8 @@ from pathlib import Path
 
 from ckpt import fs, jsontext
 from ckpt.errors import CheckpointError
-from ckpt.present.words import integer, loss, to_ascii, visible
+from ckpt.phrases import loss
+from ckpt.present.words import integer, to_ascii, visible
 
 MOST_BYTES = 1 << 16
 OWN_KEYS = frozenset(

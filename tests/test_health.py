@@ -138,7 +138,7 @@ VERDICTS = [
     pytest.param(
         trained([*GOOD, *[math.nan] * 5]),
         HealthState.DIVERGED,
-        "the loss is NaN since step 201 (5 points); the best was 1.801",
+        "the loss is NaN since step 201 (5 points); the best was 1.8010",
         id="NaN that lasts",
     ),
     pytest.param(
@@ -150,7 +150,7 @@ VERDICTS = [
     pytest.param(
         trained([*GOOD, *[90.0 + step for step in range(12)]]),
         HealthState.DIVERGED,
-        "the loss has risen to 101 since step 203, far above anything before",
+        "the loss has risen to 101.0000 since step 203, far above anything before",
         id="exploding",
     ),
     pytest.param(

@@ -7,6 +7,7 @@ colour; the text alone says everything. Names are resolved when used: `ckpt show
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from ckpt.phrases import duration, loss
     from ckpt.present.header import (
         HEALTH_SIGNS,
         header_lines,
@@ -53,12 +54,10 @@ if TYPE_CHECKING:
         Tone,
         age,
         cell_width,
-        duration,
         estimate,
         integer,
         iso_time,
         jsonable,
-        loss,
         rate,
         shorten,
         size,

@@ -11,15 +11,14 @@ from pathlib import PurePath
 from typing import Any
 
 from ckpt.checkpoint import Generation
+from ckpt.phrases import duration, loss
 from ckpt.present.words import (
     Cell,
     Tone,
     age,
     cell_width,
-    duration,
     estimate,
     integer,
-    loss,
     rate,
     shorten,
     size,

@@ -2,8 +2,9 @@
 
 from pathlib import PurePath
 
+from ckpt.phrases import MINUTE
 from ckpt.present.header import generation_named, health_cell, loss_cells, percent
-from ckpt.present.words import MINUTE, age, estimate, integer, shorten, to_ascii, visible
+from ckpt.present.words import age, estimate, integer, shorten, to_ascii, visible
 from ckpt.view import HealthState, RunView
 
 LONGEST_NAME = 24

@@ -20,6 +20,7 @@ from ckpt.checkpoint import (
     Verdict,
     first_error,
 )
+from ckpt.phrases import loss
 from ckpt.present.words import (
     Cell,
     Column,
@@ -28,7 +29,6 @@ from ckpt.present.words import (
     age,
     integer,
     jsonable,
-    loss,
     shorten,
     size,
     spelt,

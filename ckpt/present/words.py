@@ -11,7 +11,8 @@ from enum import StrEnum
 from pathlib import PurePath
 from typing import Any
 
-MINUTE, HOUR, DAY = 60, 3600, 86400
+from ckpt.phrases import DAY, HOUR, MINUTE, duration, loss
+
 DEEPEST = 64
 _UNITS = ("B", "KB", "MB", "GB", "TB", "PB")
 _ASCII_SIGNS = {
@@ -176,22 +177,6 @@ def size(size_bytes: int | None) -> str:
     return f"{value:.0f} {_UNITS[unit]}" if value >= 99.95 else f"{value:.1f} {_UNITS[unit]}"
 
 
-def duration(seconds: float | None) -> str:
-    """Seconds in at most two units: `45 s`, `3 min`, `4 h 31 min`, `2 d 3 h`; `?` for unknown."""
-    if seconds is None or not math.isfinite(seconds):
-        return "?"
-    whole = max(0, round(seconds))
-    if whole < MINUTE:
-        return f"{whole} s"
-    if whole < HOUR:
-        return f"{whole // MINUTE} min"
-    if whole < DAY:
-        hours, rest = divmod(whole, HOUR)
-        return f"{hours} h {rest // MINUTE} min" if rest >= MINUTE else f"{hours} h"
-    days, rest = divmod(whole, DAY)
-    return f"{days} d {rest // HOUR} h" if rest >= HOUR else f"{days} d"
-
-
 def estimate(seconds: float | None) -> str:
     """The same for a time that is only guessed: to the nearest unit, where an age rounds down."""
     if seconds is None or not math.isfinite(seconds):
@@ -217,20 +202,6 @@ def age(at: float | None, now: float) -> str:
 def integer(value: int | None) -> str:
     """A whole number with thousands separators: `12,400`; `?` for unknown."""
     return "?" if value is None else f"{value:,}"
-
-
-def loss(value: float | None) -> str:
-    """A loss with five significant digits or so: `1.8342`, `0.000123`; NaN and inf as words."""
-    if value is None:
-        return "?"
-    if math.isnan(value):
-        return "NaN"
-    if math.isinf(value):
-        return "inf" if value > 0 else "-inf"
-    magnitude = abs(value)
-    if magnitude == 0 or 1e-3 <= magnitude < 1e4:
-        return f"{value:.4f}"
-    return f"{value:.3e}"
 
 
 def rate(value: float | None) -> str:
