@@ -8,7 +8,7 @@ import json
 import math
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeGuard
 
 from ckpt.errors import DuplicateKey, TornRead
 
@@ -19,6 +19,11 @@ _SPACE = re.compile(r"[ \t\r\n]*")
 def has_bom(data: bytes) -> bool:
     """Whether the text starts with a UTF-8 byte order mark (which some readers refuse)."""
     return data.startswith(_BOM)
+
+
+def is_whole(value: Any, *, least: int = 0) -> TypeGuard[int]:
+    """Whether a JSON value is an integer from `least` on; neither `true` nor `1.0` is one."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
 def parse(data: bytes, *, path: str) -> Any:

@@ -105,3 +105,16 @@ def test_only_strict_json_goes_out() -> None:
 )
 def test_the_head_of_an_object_gives_its_complete_members(head: bytes, members: object) -> None:
     assert jsontext.leading_members(head) == members
+
+
+@pytest.mark.parametrize(
+    ("value", "is_from_0", "is_from_1"),
+    [
+        (0, True, False), (1, True, True), (-1, False, False), (True, False, False),
+        (1.0, False, False), ("1", False, False), (None, False, False), (10**30, True, True),
+    ],
+)  # fmt: skip
+def test_a_whole_number_is_an_integer_and_nothing_like_one(
+    value: object, is_from_0: bool, is_from_1: bool
+) -> None:
+    assert (jsontext.is_whole(value), jsontext.is_whole(value, least=1)) == (is_from_0, is_from_1)

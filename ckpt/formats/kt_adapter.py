@@ -157,7 +157,7 @@ def _read_manifest(listing: Listing) -> tuple[dict[str, Any], list[Finding]]:
 
 def _manifest_findings(manifest: Mapping[str, Any]) -> Iterator[Finding]:
     version = manifest.get("version")
-    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
+    if not jsontext.is_whole(version, least=1):
         yield _bad(f"version is {version!r}, expected the integer {VERSION}")
     elif version != VERSION:
         message = (
@@ -179,7 +179,7 @@ def _entry_findings(name: str, told: Any, listing: Listing) -> Iterator[Finding]
         yield Finding("bad-entry-name", _ERROR, message, MANIFEST_NAME)
         return
     size = told.get("size") if isinstance(told, dict) else None
-    if not isinstance(size, int) or isinstance(size, bool) or size < 0:
+    if not jsontext.is_whole(size):
         yield _bad(f"{name}: size is {size!r}, expected a size in bytes")
         size = None
     if _hash_of(told) is None:

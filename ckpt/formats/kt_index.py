@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ckpt.checkpoint import Finding, Severity
+from ckpt.jsontext import is_whole
 from ckpt.manifest import is_safe_name
 
 INDEX_NAME = "kt_full_experts.index.json"
@@ -114,7 +115,7 @@ def _head_findings(value: Mapping[str, Any]) -> Iterator[Finding]:
     if value.get("format") != FORMAT:
         yield _bad(f"format is {value.get('format')!r}, expected {FORMAT!r}")
     version = value.get("version")
-    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
+    if not is_whole(version, least=1):
         yield _bad(f"version is {version!r}, expected the integer {VERSION}")
     elif version != VERSION:
         message = (
@@ -135,7 +136,7 @@ def _parse_shard(layer: int, entry: Any) -> tuple[Shard, list[Finding]]:
         message = f"{INDEX_NAME}: layer {layer}: {file!r} is no plain file name"
         findings.append(Finding("bad-entry-name", Severity.ERROR, message, INDEX_NAME))
         file = None
-    if not isinstance(size, int) or isinstance(size, bool) or size < 0:
+    if not is_whole(size):
         findings.append(_bad(f"layer {layer}: size_bytes is {size!r}, expected a size in bytes"))
         size = None
     shapes, problems = _parse_shapes(layer, entry.get("shapes"))
@@ -155,7 +156,7 @@ def _parse_shapes(layer: int, value: Any) -> tuple[dict[str, tuple[int, ...]], l
         shape = value.get(name)
         if name not in value:
             continue
-        if isinstance(shape, list) and len(shape) == 3 and all(map(_is_extent, shape)):
+        if isinstance(shape, list) and len(shape) == 3 and all(map(is_whole, shape)):
             shapes[name] = tuple(shape)
         else:
             findings.append(_bad(f"layer {layer}: shape of {name} is {shape!r}, expected three"))
@@ -201,10 +202,6 @@ def _name_findings(shards: Sequence[Shard], generation: str | None) -> Iterator[
         others = ", ".join(sorted(strangers))
         message = f"{INDEX_NAME}: generation is {generation}, the names it lists say {others}"
         yield Finding("generation-mismatch", Severity.WARNING, message, INDEX_NAME)
-
-
-def _is_extent(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 def _bad(message: str) -> Finding:

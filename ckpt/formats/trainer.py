@@ -51,7 +51,7 @@ def read_trainer(directory: Path, names: Collection[str]) -> Trainer:
     findings = list(_judge(fields, suffix, names))
     step = fields.get("global_step")
     return Trainer(
-        step if _is_step(step) else suffix,
+        step if jsontext.is_whole(step) else suffix,
         _number(fields.get("epoch")),
         _last_loss(fields),
         saved_at,
@@ -91,7 +91,7 @@ def _judge(
     fields: Mapping[str, Any], suffix: int | None, names: Collection[str]
 ) -> Iterator[Finding]:
     step = fields.get("global_step")
-    if not _is_step(step):
+    if not jsontext.is_whole(step):
         message = f"{STATE_NAME}: global_step is {step!r}, expected a step"
         yield Finding("bad-state", Severity.ERROR, message, STATE_NAME)
     elif suffix is not None and step != suffix:
@@ -113,10 +113,6 @@ def _last_loss(fields: Mapping[str, Any]) -> float | None:
         if isinstance(row, dict) and "loss" in row:
             return _number(row["loss"])
     return None
-
-
-def _is_step(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 def _number(value: Any) -> float | None:
