@@ -24,7 +24,7 @@ from ckpt.present.words import iso_time, jsonable
 
 if TYPE_CHECKING:
     from ckpt.series import SeriesView
-    from ckpt.view import RunView, Source
+    from ckpt.view import Advice, RunView, Source, Warned
 
 Json = dict[str, Any]
 
@@ -74,21 +74,8 @@ def status_json(view: "RunView", *, series: bool = False) -> Json:
             "save_bytes": view.disk.save_bytes,
             "saves_left": view.disk.saves_left,
         },
-        "advice": None
-        if view.advice is None
-        else {
-            "code": view.advice.code,
-            "message": jsonable(view.advice.message),
-            "key": view.advice.key,
-        },
-        "warnings": [
-            {
-                "code": warned.code,
-                "message": jsonable(warned.message),
-                "path": jsonable(warned.path),
-            }
-            for warned in view.warnings
-        ],
+        "advice": None if view.advice is None else _advice(view.advice),
+        "warnings": [_warning(warned) for warned in view.warnings],
         "gpus": [],
         "cause_of_death": None,
     }
@@ -244,6 +231,18 @@ def _tensors(tensors: Sequence[Tensor]) -> list[Json]:
         }
         for name, dtype, shape, size_bytes, file, _start, _end in tensors
     ]
+
+
+def _advice(advice: "Advice") -> Json:
+    return {"code": advice.code, "message": jsonable(advice.message), "key": advice.key}
+
+
+def _warning(warned: "Warned") -> Json:
+    return {
+        "code": warned.code,
+        "message": jsonable(warned.message),
+        "path": jsonable(warned.path),
+    }
 
 
 def _source(source: "Source") -> Json:
