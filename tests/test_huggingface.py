@@ -156,6 +156,18 @@ def test_a_shard_that_holds_nothing_of_what_is_listed_is_noticed(tmp_path: Path)
     assert ("error", "tensor-list-mismatch", INDEX) in faults(inspect(base))
 
 
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [('{"a": 1, "a": 2}', "duplicate-key"), ('{"a": ', "bad-config"), ("[1]", "bad-config")],
+)
+def test_a_configuration_that_cannot_be_read_is_a_finding(
+    tmp_path: Path, text: str, code: str
+) -> None:
+    base = put_shards(tmp_path / "base")
+    (base / "config.json").write_text(text)
+    assert ("error", code, "config.json") in faults(inspect(base))
+
+
 def test_a_name_given_twice_in_the_index_is_refused(tmp_path: Path) -> None:
     base = put_shards(tmp_path / "base")
     (base / INDEX).write_text(f'{{"weight_map": {{"a": "{FIRST}", "a": "{SECOND}"}}}}')
