@@ -33,10 +33,10 @@ class Pace:
 def pace_of(series: Mapping[str, SeriesView]) -> Pace | None:
     """Return the pace of the newest segment, from the value with the most timed points."""
     best: list[tuple[float, int]] = []
-    for points in series.values():
-        timed = newest_stretch(points)
-        if len(timed) > len(best):
-            best = timed
+    for points in sorted(series.values(), key=len, reverse=True):
+        if len(best) >= min(len(points), WINDOW):
+            break  # no other value can have more
+        best = max(best, newest_stretch(points), key=len)
     return pace_between(best)
 
 
