@@ -58,6 +58,7 @@ class Feed:
         self._whole = self._view
         self._posted: RunView | None = None
         self._ages_from = 0.0
+        self._judged_at = 0.0
         self._fault: Warned | None = None
 
     def start(self) -> None:
@@ -143,19 +144,27 @@ class Feed:
         self, view: RunView, now: float, *, is_forced: bool = False, is_whole: bool = True
     ) -> None:
         """Judge and hand on, unless nothing came and the clock changed no verdict and no age."""
+        is_minute_over = not 0 <= now - self._ages_from < AGES_EVERY_S
+        is_news = is_forced or is_minute_over or self._posted is None
+        if not is_news and self._was_judged(view, now):
+            return
         from ckpt.health import judge
 
+        self._judged_at = now
         judged = judge(view, now)
         if self._fault is not None:
             judged = replace(judged, warnings=(self._fault, *judged.warnings))
-        is_minute_over = not 0 <= now - self._ages_from < AGES_EVERY_S
-        is_news = is_forced or is_minute_over or self._posted is None
         if not is_news and self._posted is not None and _says_the_same(self._posted, judged):
             return
         if is_minute_over:
             self._ages_from = now
         self._posted = judged
         self._post(Shown(judged, self._ages_from, is_whole))
+
+    def _was_judged(self, view: RunView, now: float) -> bool:
+        """Whether nothing came since the last verdict, and it is too young to be wrong by now."""
+        is_young = 0 <= now - self._judged_at < JUDGE_EVERY_S / 2
+        return is_young and self._posted is not None and self._posted.watching == view.watching
 
 
 def sentence(error: BaseException) -> str:
