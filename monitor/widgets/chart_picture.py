@@ -88,8 +88,9 @@ def _draw_curves(grid: Grid, plot: Plot, scene: Scene) -> list[int]:
 
 def _draw_curve(grid: Grid, plot: Plot, curve: Decimation, weight: float) -> list[int]:
     assert plot.curve is not None
-    orphaned = Trace(_orphaned_spans(curve, plot), plot.layout.dots)
-    _stamp(grid, plot, orphaned.dotted(), canvas.ORPHANED)
+    if any(end >= 0 for end in plot.curve.orphaned.ends):
+        orphaned = Trace(_orphaned_spans(curve, plot), plot.layout.dots)
+        _stamp(grid, plot, orphaned.dotted(), canvas.ORPHANED)
     kept = plot.curve.kept
     trace = Trace(_spans(kept, plot), plot.layout.dots)
     if not weight:
@@ -108,10 +109,10 @@ def _stamp(grid: Grid, plot: Plot, masks: Sequence[int], kind: str) -> None:
 
 def _spans(part: Extremes, plot: Plot) -> Iterator[Span | None]:
     """Yield what each column spans; None where a column has nothing finite: the line breaks."""
-    dot, dots, stretch = plot.values.dot, plot.layout.levels, plot.steps.stretch
+    dot, stretch = plot.values.placing(plot.layout.levels), plot.steps.stretch
     for at, (low, high) in enumerate(zip(part.lows, part.highs, strict=True)):
         if low <= high:
-            yield at << stretch, dot(low, dots), dot(high, dots)
+            yield at << stretch, dot(low), dot(high)
         elif part.nonfinite[at]:
             yield None
 
@@ -119,11 +120,12 @@ def _spans(part: Extremes, plot: Plot) -> Iterator[Span | None]:
 def _smooth_spans(
     curve: Decimation, part: Extremes, plot: Plot, weight: float
 ) -> Iterator[Span | None]:
+    dot, stretch = plot.values.placing(plot.layout.levels), plot.steps.stretch
     for at, end in enumerate(part.ends):
         value = curve.smoothed(end, weight) if end >= 0 else None
         if value is not None:
-            level = plot.values.dot(value, plot.layout.levels)
-            yield at << plot.steps.stretch, level, level
+            level = dot(value)
+            yield at << stretch, level, level
         elif part.nonfinite[at]:
             yield None
 
