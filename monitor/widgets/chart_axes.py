@@ -6,7 +6,7 @@ step axis grows by doubling, so what is drawn stays where it is until it is sque
 
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 NARROWEST = -5  # a step is at most 2^5 dots wide
@@ -28,13 +28,28 @@ class ValueAxis:
 
     def dot(self, value: float, dots: int) -> int:
         """Return the dot of a value, 0 at the bottom; what lies outside is put at the edge."""
+        return self.placing(dots)(value)
+
+    def placing(self, dots: int) -> Callable[[float], int]:
+        """Return what tells the dot of each of many values."""
+        last = dots - 1
         if self.is_log:
-            if value <= 0:
-                return 0
-            bottom, top, value = math.log(self.bottom), math.log(self.top), math.log(value)
+            bottom, top = math.log(self.bottom), math.log(self.top)
         else:  # halves: the span of the largest numbers is no number
-            bottom, top, value = self.bottom / 2, self.top / 2, value / 2
-        return min(max(round((value - bottom) / (top - bottom) * (dots - 1)), 0), dots - 1)
+            bottom, top = self.bottom / 2, self.top / 2
+        span, is_log, log = top - bottom, self.is_log, math.log
+
+        def place(value: float) -> int:
+            if is_log:
+                if value <= 0:
+                    return 0
+                height = log(value)
+            else:
+                height = value / 2
+            share = (height - bottom) / span  # infinite where a value lies very far outside
+            return 0 if share <= 0 else last if share >= 1 else round(share * last)
+
+        return place
 
 
 def value_axis(low: float, high: float, rows: int, *, is_log: bool = False) -> ValueAxis:

@@ -135,6 +135,9 @@ class Trace:
     def _bridge(self, before: Span, span: Span) -> None:
         """Draw a span and what lies between it and the one before."""
         (x_before, low_before, high_before), (x, low, high) = before, span
+        if x == x_before + 1:
+            self._draw(span, low_before, high_before)
+            return
         if low > high_before:
             start, end = high_before, low
         elif high < low_before:
@@ -151,7 +154,10 @@ class Trace:
         """Draw a span and reach for its left neighbour."""
         x, low, high = span
         self.levels[x] = (low + high) // 2
-        low, high = min(low, high_before + 1), max(high, low_before - 1)
+        if low > high_before:  # no min or max: this runs for each dot column of each curve
+            low = high_before + 1
+        if high < low_before:
+            high = low_before - 1
         self.masks[x] |= (1 << high + 1) - (1 << low)
 
     def dotted(self) -> list[int]:

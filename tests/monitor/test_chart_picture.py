@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from ckpt.decimate import Decimation
 from ckpt.series import Series
-from monitor.widgets.chart_axes import StepAxis, step_axis, value_axis
+from monitor.widgets.chart_axes import StepAxis, ValueAxis, step_axis, value_axis
 from monitor.widgets.chart_canvas import ASCII, BLOCK, BRAILLE, Glyphs
 from monitor.widgets.chart_picture import draw
 from monitor.widgets.chart_plot import Look, Mark, Scene
@@ -329,3 +329,8 @@ def test_no_series_and_no_size_breaks_the_picture(
     assert {len(line.text) for line in lines} <= {width}
     assert {len(line.kinds) for line in lines} <= {width}
     assert glyphs is not ASCII or all(line.text.isascii() for line in lines)
+
+
+@pytest.mark.parametrize(("value", "dot"), [(1e81, 7), (-1e81, 0), (1e-226, 7), (0.0, 0)])
+def test_a_value_far_outside_the_axis_is_put_at_its_edge(value: float, dot: int) -> None:
+    assert ValueAxis(0.0, 1e-226, ()).dot(value, 8) == dot
