@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from ckpt.series import Point, SeriesView
+from ckpt.series import Point, SeriesView, key_of
 
 WINDOW = 512
 GAP_FACTOR = 3.0
@@ -42,12 +42,16 @@ def pace_of(series: Mapping[str, SeriesView]) -> Pace | None:
 
 def newest_stretch(points: SeriesView) -> list[tuple[float, int]]:
     """Return (time, step) of the newest points of the newest segment, in order of time."""
-    tail = points.tail(WINDOW)
+    if points.last is None:
+        return []
+    segment = points.last.segment
+    first, beyond = key_of(segment, 0), key_of(segment + 1, 0)
     stretch: list[tuple[float, int]] = []
-    for point in tail:
-        is_same = point.segment == tail[-1].segment
-        if is_same and math.isfinite(point.time) and (not stretch or point.time > stretch[-1][0]):
-            stretch.append((point.time, point.step))
+    newest = -math.inf
+    for time, key in points.series.marks(max(0, points.length - WINDOW), points.length):
+        if first <= key < beyond and newest < time < math.inf:  # a time that is NaN is neither
+            newest = time
+            stretch.append((time, key - first))
     return stretch
 
 

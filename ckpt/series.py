@@ -101,6 +101,16 @@ class Series:
             yield self._keys[chunk][at:end], self._values[chunk][at:end]
             start += end - at
 
+    def marks(self, start: int, stop: int) -> Iterator[tuple[float, int]]:
+        """Yield times and keys of points `start` to `stop`: half of what whole points cost."""
+        while start < stop:
+            chunk, at = divmod(start, CHUNK_POINTS)
+            end = min(CHUNK_POINTS, at + stop - start)
+            zero = self._zeros[chunk]
+            times = [zero + time for time in self._times[chunk][at:end]]
+            yield from zip(times, self._keys[chunk][at:end], strict=True)
+            start += end - at
+
     def index_of(self, segment: int, step: int) -> int:
         """Return the index of the first point at or beyond a step, in points ordered by key."""
         key = key_of(segment, step)
