@@ -13,7 +13,9 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Annotated, Any, Protocol, Self
+
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, ValidationError
 
 from ckpt import fs, jsontext
 from ckpt.errors import CheckpointError, PublishError
@@ -63,7 +65,7 @@ class Recorder:
     `task`, `model_path`, …) are taken from it by name. Only rank 0 should make one.
 
     Raises:
-        CheckpointError: the directory cannot be made or written.
+        CheckpointError: a setting is of the wrong kind, or the directory cannot be written.
     """
 
     def __init__(
@@ -191,24 +193,40 @@ class Recorder:
         self._state_written_at = time.time()
 
 
+class _Settings(BaseModel):
+    """The settings that training_state.json has a field for; a config may hold any others."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", protected_namespaces=())
+
+    learning_rate: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    batch_size: NonNegativeInt = 1
+    grad_accum_steps: NonNegativeInt = 1
+    sequence_length: NonNegativeInt = 128
+    fp16: bool = False
+    train_modules: str = "full"
+    task: str = "sft"
+    model_path: str = ""
+    dataset_path: str = ""
+    seed: Annotated[int, Field(ge=0, lt=2**64)] = 0
+
+
 def _fresh_state(total_steps: int, config: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of ferrotensor's training_state.json in its order; ours are added behind."""
-    taken = config.get
+    try:
+        settings = _Settings.model_validate(config)
+    except ValidationError as error:
+        problem = error.errors(include_url=False)[0]
+        name = ".".join(str(part) for part in problem["loc"])
+        raise CheckpointError(
+            f"config: {name}: {problem['msg'].lower()}, found {problem['input']!r:.60}"
+        ) from None
     return {
         "step": 0,
         "total_steps": total_steps,
         "best_loss": None,
-        "lr": float(taken("learning_rate", 0.0)),
+        "lr": settings.learning_rate,
         "epoch": 0,
-        "batch_size": int(taken("batch_size", 1)),
-        "grad_accum_steps": int(taken("grad_accum_steps", 1)),
-        "sequence_length": int(taken("sequence_length", 128)),
-        "fp16": bool(taken("fp16", False)),
-        "train_modules": str(taken("train_modules", "full")),
-        "task": str(taken("task", "sft")),
-        "model_path": str(taken("model_path", "")),
-        "dataset_path": str(taken("dataset_path", "")),
-        "seed": int(taken("seed", 0)),
+        **settings.model_dump(exclude={"learning_rate"}),
     }
 
 

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 from ckpt import fs
 from ckpt.errors import CheckpointError
-from ckpt.record import Recorder
 
 if TYPE_CHECKING:
     import numpy as np
@@ -109,6 +108,8 @@ def train(
     `pace` is steps a second (0: as fast as it goes), so that two minutes have something to show.
     """
     import numpy as np
+
+    from ckpt.record import Recorder
 
     random = np.random.default_rng(SEED)
     points, labels = _spirals(random, 2000)

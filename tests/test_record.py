@@ -100,6 +100,25 @@ def test_a_value_that_json_cannot_hold_leaves_the_old_record_alone(tmp_path: Pat
         Recorder(tmp_path).log(1, loss="x")  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("config", "says"),
+    [
+        ({"batch_size": "many"}, "config: batch_size: input should be a valid integer"),
+        ({"batch_size": -1}, "config: batch_size: input should be greater than or equal to 0"),
+        ({"learning_rate": math.nan}, "config: learning_rate: input should be a finite number"),
+        ({"seed": 2**64}, "config: seed: input should be less than 18446744073709551616"),
+        ({"model_path": 3}, "config: model_path: input should be a valid string"),
+    ],
+)
+def test_a_setting_of_the_wrong_kind_is_named(
+    tmp_path: Path, config: dict[str, object], says: str
+) -> None:
+    with pytest.raises(CheckpointError) as caught:
+        Recorder(tmp_path, config=config)
+    assert caught.value.message.startswith(says)
+    assert not (tmp_path / "run.json").exists()
+
+
 def test_a_half_written_line_does_not_swallow_the_next_one(tmp_path: Path) -> None:
     recorder = Recorder(tmp_path)
     recorder.log(1, loss=1.0)
