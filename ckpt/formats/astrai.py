@@ -35,6 +35,7 @@ from ckpt.formats.astrai_listing import (
     compare_tensors,
     missing,
 )
+from ckpt.formats.base import glance_of
 from ckpt.formats.directory import (
     Listing,
     cannot_look,
@@ -85,22 +86,8 @@ class AstrAI:
         except NoCheckpoint as error:
             finding = Finding("missing-file", Severity.ERROR, error.message)
             return Glance(path, self.name, complete=False, findings=(finding,))
-        return Glance(
-            path,
-            self.name,
-            step=seen.step,
-            epoch=seen.epoch,
-            loss=seen.loss,
-            created_at=seen.created_at,
-            size_bytes=seen.size_bytes,
-            file_count=sum(entry.size_bytes is not None for entry in seen.files),
-            tensor_count=None if manifest.tensors is None else len(manifest.tensors),
-            complete=seen.complete,
-            generation=seen.generation,
-            parent=seen.parent,
-            digest=manifest.digest,
-            findings=seen.findings,
-        )
+        count = None if manifest.tensors is None else len(manifest.tensors)
+        return glance_of(seen, tensor_count=count, digest=manifest.digest)
 
     def read(self, path: Path, depth: Depth = Depth.HEADERS) -> Checkpoint:
         """Read the JSON files, the sizes, and at `HEADERS` the header of every weights file.

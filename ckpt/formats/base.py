@@ -66,6 +66,28 @@ class Inside:
     leftovers: tuple[Leftover, ...] = ()
 
 
+def glance_of(
+    seen: Checkpoint, *, tensor_count: int | None = None, digest: str | None = None
+) -> Glance:
+    """Return what a reading at `Depth.NAMES` told, as a glance; files that are there count."""
+    return Glance(
+        seen.path,
+        seen.format,
+        step=seen.step,
+        epoch=seen.epoch,
+        loss=seen.loss,
+        created_at=seen.created_at,
+        size_bytes=seen.size_bytes,
+        file_count=sum(entry.size_bytes is not None for entry in seen.files),
+        tensor_count=tensor_count,
+        complete=seen.complete,
+        generation=seen.generation,
+        parent=seen.parent,
+        digest=digest,
+        findings=seen.findings,
+    )
+
+
 NOTHING_INSIDE = Inside()
 
 

@@ -23,7 +23,7 @@ from ckpt.checkpoint import (
     Severity,
 )
 from ckpt.errors import NoCheckpoint, TornRead
-from ckpt.formats.base import Inside
+from ckpt.formats.base import Inside, glance_of
 from ckpt.tensorfile import read_header
 
 if TYPE_CHECKING:  # each of the three kinds of file imports its reader when one is met
@@ -72,19 +72,8 @@ class Ferrotensor:
         except NoCheckpoint as error:
             finding = Finding("missing-file", _ERROR, error.message, path.name)
             return Glance(path, self.name, complete=False, findings=(finding,))
-        return Glance(
-            path,
-            self.name,
-            step=seen.step,
-            epoch=seen.epoch,
-            loss=seen.loss,
-            created_at=seen.created_at,
-            size_bytes=seen.size_bytes,
-            file_count=len(seen.files),
-            tensor_count=len(seen.tensors) if _is_adapter(path.name) else None,
-            complete=seen.complete,
-            findings=seen.findings,
-        )
+        count = len(seen.tensors) if _is_adapter(path.name) else None
+        return glance_of(seen, tensor_count=count)
 
     def read(self, path: Path, depth: Depth = Depth.HEADERS) -> Checkpoint:
         """Read one file; only at `Depth.BYTES` the middle of a training checkpoint.

@@ -23,6 +23,7 @@ from ckpt.checkpoint import (
     Tensor,
 )
 from ckpt.errors import CheckpointError
+from ckpt.formats.base import glance_of
 from ckpt.formats.directory import Listing, list_files, read_object, step_in_name
 from ckpt.formats.trainer import STATE_NAME, checkpoint_step, read_trainer
 from ckpt.manifest import is_safe_name
@@ -73,19 +74,7 @@ class HuggingFace:
             finding = Finding("missing-file", Severity.ERROR, error.message)
             return Glance(path, self.name, complete=False, findings=(finding,))
         weights = seen.metadata.get("weight_map_size")
-        return Glance(
-            path,
-            self.name,
-            step=seen.step,
-            epoch=seen.epoch,
-            loss=seen.loss,
-            created_at=seen.created_at,
-            size_bytes=seen.size_bytes,
-            file_count=sum(entry.size_bytes is not None for entry in seen.files),
-            tensor_count=weights if isinstance(weights, int) else None,
-            complete=seen.complete,
-            findings=seen.findings,
-        )
+        return glance_of(seen, tensor_count=weights if isinstance(weights, int) else None)
 
     def read(self, path: Path, depth: Depth = Depth.HEADERS) -> Checkpoint:
         """Read the index, the trainer's state, the sizes, and at `HEADERS` each weights header.

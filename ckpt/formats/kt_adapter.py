@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 from ckpt import fs, jsontext
 from ckpt.checkpoint import Checkpoint, Depth, FileEntry, Finding, Glance, Severity, Tensor
 from ckpt.errors import DuplicateKey, NoCheckpoint, TornRead, UnreadableCheckpoint
+from ckpt.formats.base import glance_of
 from ckpt.formats.directory import Listing, list_files, step_in_name
 from ckpt.manifest import is_safe_name
 from ckpt.tensorfile import Header, read_header
@@ -55,16 +56,7 @@ class KtAdapter:
         except (TornRead, UnreadableCheckpoint) as error:
             finding = Finding(_code_of(error), _ERROR, error.message, MANIFEST_NAME)
             return Glance(path, self.name, complete=False, findings=(finding,))
-        return Glance(
-            path,
-            self.name,
-            step=seen.step,
-            created_at=seen.created_at,
-            size_bytes=seen.size_bytes,
-            file_count=len(seen.files),
-            complete=seen.complete,
-            findings=seen.findings,
-        )
+        return glance_of(seen)
 
     def read(self, path: Path, depth: Depth = Depth.HEADERS) -> Checkpoint:
         """Read the manifest, the sizes and at `HEADERS` the headers of the files it lists.

@@ -24,7 +24,7 @@ from ckpt.checkpoint import (
     Tensor,
 )
 from ckpt.errors import NoCheckpoint, TornRead, UnreadableCheckpoint
-from ckpt.formats.base import Inside
+from ckpt.formats.base import Inside, glance_of
 from ckpt.formats.directory import Listing, list_files
 from ckpt.formats.kt_directory import (
     generations_in,
@@ -79,20 +79,7 @@ class KtFull:
             finding = Finding(_code_of(error), _ERROR, error.message, INDEX_NAME)
             return Glance(path, self.name, complete=False, findings=(finding,))
         layers = seen.metadata.get("layers", ())
-        return Glance(
-            path,
-            self.name,
-            step=seen.step,
-            epoch=seen.epoch,
-            loss=seen.loss,
-            created_at=seen.created_at,
-            size_bytes=seen.size_bytes,
-            file_count=len(seen.files),
-            tensor_count=len(PROJECTIONS) * len(layers) or None,
-            complete=seen.complete,
-            generation=seen.generation,
-            findings=seen.findings,
-        )
+        return glance_of(seen, tensor_count=len(PROJECTIONS) * len(layers) or None)
 
     def read(self, path: Path, depth: Depth = Depth.HEADERS) -> Checkpoint:
         """Read the index, the sizes, the trainer's state and at `HEADERS` each shard's header.
