@@ -7,6 +7,7 @@ Bindings, the key line, the palette, the help screen and the README's table of k
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 
 from textual.binding import Binding
 
@@ -198,6 +199,7 @@ def bindings_of(where: Where) -> list[Binding]:
     ]
 
 
+@lru_cache(maxsize=16)  # asked for at every update
 def key_line(where: Where, width: int) -> tuple[Cell, ...]:
     """Make the line of keys of a screen, dropping those with the highest rank until it fits."""
     ranked = [command for command in commands_of(where) if command.rank is not None]

@@ -92,8 +92,10 @@ class PaintedLines(Widget):
 
     def paint(self, lines: Sequence[Sequence[Cell]]) -> None:
         """Show these lines; nothing is repainted where they are what is shown already."""
-        self._cells = tuple(tuple(line) for line in lines)
-        self._repaint()
+        cells = tuple(tuple(line) for line in lines)
+        if cells != self._cells:
+            self._cells = cells
+            self._repaint()
 
     def take_lines(self, count: int) -> None:
         """Take this many lines of the window; said twice it costs nothing."""
