@@ -166,7 +166,7 @@ COMMANDS: tuple[Command, ...] = (
         _TABLES, rank=6,
     ),
     Command(
-        "show_all", ("escape",), "all rows", "Show all rows again; then the list of runs",
+        "show_all", ("escape",), "all rows", "Show all rows again, or go back to the screen before",
         (Where.DASHBOARD,), _needs_filter,
     ),
     Command(
@@ -210,7 +210,7 @@ def key_line(where: Where, width: int) -> tuple[Cell, ...]:
 
 def keys_markdown() -> str:
     """Make the README's table of keys."""
-    rows = [f"| `{command.key}` | {command.help} |" for command in COMMANDS]
+    rows = dict.fromkeys(f"| `{command.key}` | {command.help} |" for command in COMMANDS)
     return "\n".join(["| key | does |", "|---|---|", *rows]) + "\n"
 
 
