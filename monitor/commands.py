@@ -166,8 +166,8 @@ COMMANDS: tuple[Command, ...] = (
         _TABLES, rank=6,
     ),
     Command(
-        "show_all", ("escape",), "all rows", "Show all rows again, or go back to the screen before",
-        (Where.DASHBOARD,), _needs_filter,
+        "show_all", ("escape",), "all rows",
+        "Show all rows again, or go back to the screen before", (Where.DASHBOARD,), _needs_filter,
     ),
     Command(
         "back", ("escape",), "back", "Show all rows again, or go back to the screen before",
