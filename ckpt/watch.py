@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 STATE_S, DIRECTORY_S, CHECKPOINT_S = 1.0, 2.0, 5.0
 REMOTE_FACTOR = 3.0
+SETTLE_S = 0.004  # a trainer writes its files one after the other: they are told together
 QUIET_S = 0.02  # after a hint was acted on, what follows is collected for this long
 MOST_ANSWERS, ANSWERS_PER_S = 120.0, 2.5  # a storm of events is answered at once, then calmly
 RETRY_EVENTS_S = 60.0
@@ -128,7 +129,7 @@ class Watcher:
         self._hints: set[Path] = set()
         self._is_stopped = self._is_woken = False
         self._targets = Targets()
-        self._quiet_until = 0.0
+        self._quiet_until = self._hinted_at = 0.0
         self._allowance = _Allowance()
         mount = _mount_of(run_dir)
         self._polling_reason = _why_polling(mount, poll_s)
@@ -167,7 +168,8 @@ class Watcher:
     def wait(self, timeout_s: float) -> frozenset[Path]:
         """Return the targets that may have changed, empty after `timeout_s` or when stopped.
 
-        The first event is acted on at once; those that follow are collected for a moment.
+        The first event is acted on as soon as those of the same moment are there; those that
+        follow are collected a little longer.
         """
         deadline = time.monotonic() + timeout_s
         while True:
@@ -176,7 +178,8 @@ class Watcher:
                 now = time.monotonic()
                 if self._is_stopped:
                     return frozenset()
-                if self._hints and now >= self._quiet_until:
+                ready_at = max(self._quiet_until, self._hinted_at + SETTLE_S)
+                if self._hints and now >= ready_at:
                     found |= self._take_hints()
                     self._quiet_until = now + self._allowance.take(now)
                 if found or self._is_woken or now >= deadline:
@@ -184,7 +187,7 @@ class Watcher:
                     return frozenset(found)
                 until = min(deadline, self._next_poll())
                 if self._hints:
-                    until = min(until, self._quiet_until)
+                    until = min(until, ready_at)
                 self._condition.wait(max(0.0, until - now))
 
     def wake(self) -> None:
@@ -224,6 +227,7 @@ class Watcher:
     def _hint(self, path: Path) -> None:
         with self._condition:
             if not self._hints:
+                self._hinted_at = time.monotonic()
                 self._condition.notify_all()
             self._hints.add(path)
 
