@@ -213,7 +213,9 @@ def displayable(data: bytes) -> bytes:
 def usage_of(pid: int) -> Usage:
     """What a process has used: CPU seconds, voluntary context switches, resident bytes now."""
     stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    cpu_s = (int(stat[11]) + int(stat[12])) / os.sysconf("SC_CLK_TCK")
+    # the kernel's own clock of that process: ticks are counted by sampling, which work that a
+    # timer starts (it wakes up on a tick) always hits
+    cpu_s = time.clock_gettime((~pid << 3) | 2)
     wake_ups = sum(
         int(re.search(r"^voluntary_ctxt_switches:\s+(\d+)", text, re.MULTILINE)[1])  # type: ignore[index]  # the kernel writes it
         for text in (path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/status"))
