@@ -7,6 +7,7 @@ can. NaN is a value; where strict JSON had to write null, `nonfinite` names what
 import json
 import math
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from types import MappingProxyType
@@ -19,7 +20,7 @@ _BOM = b"\xef\xbb\xbf"
 _ELAPSED = re.compile(r"(?:(\d+) days?, )?(\d+):(\d\d):(\d\d(?:\.\d+)?)")
 
 
-class Records:
+class Records(ABC):
     """Reads the records of one process file, in order. `facts` are the newest values told."""
 
     STEP: ClassVar[str] = "step"
@@ -45,8 +46,9 @@ class Records:
     def _rows(self, records: list[dict[str, Any]], _file_time: float) -> list[Row]:
         return [row for record in records if (row := self._row(record)) is not None]
 
+    @abstractmethod
     def _row(self, record: dict[str, Any]) -> Row | None:
-        raise NotImplementedError
+        """Return the row of one record, None when it tells of no step."""
 
     def _record(self, line: bytes) -> dict[str, Any] | None:
         if not line or line.isspace():
