@@ -43,12 +43,9 @@ class Records(ABC):
             self.facts["step"] = rows[-1].step
         return rows
 
-    def _rows(self, records: list[dict[str, Any]], _file_time: float) -> list[Row]:
-        return [row for record in records if (row := self._row(record)) is not None]
-
     @abstractmethod
-    def _row(self, record: dict[str, Any]) -> Row | None:
-        """Return the row of one record, None when it tells of no step."""
+    def _rows(self, records: list[dict[str, Any]], file_time: float) -> list[Row]:
+        """Return the rows of some records, in order."""
 
     def _record(self, line: bytes) -> dict[str, Any] | None:
         if not line or line.isspace():
@@ -72,7 +69,18 @@ class Records(ABC):
         return step
 
 
-class MetricsRecords(Records):
+class SingleRecords(Records):
+    """Records each of which tells its row by itself."""
+
+    def _rows(self, records: list[dict[str, Any]], _file_time: float) -> list[Row]:
+        return [row for record in records if (row := self._row(record)) is not None]
+
+    @abstractmethod
+    def _row(self, record: dict[str, Any]) -> Row | None:
+        """Return the row of one record, None when it tells of no step."""
+
+
+class MetricsRecords(SingleRecords):
     """Ours: `metrics.jsonl`. `started_at` tells when the newest process of the run began."""
 
     NAMES = MappingProxyType(
@@ -167,7 +175,7 @@ class TrainerLogRecords(Records):
         return found
 
 
-class AstraiRecords(Records):
+class AstraiRecords(SingleRecords):
     """AstrAI's `metric.jsonl`: rows of type step, validation and epoch, in local time."""
 
     NAMES = MappingProxyType(
