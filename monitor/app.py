@@ -69,8 +69,9 @@ class MonitorApp(App[None]):
         return self.home
 
     def on_mount(self) -> None:
-        """Start reading once the first frame is out."""
-        self.home.call_after_refresh(self.feed.start)
+        """Start looking once the first frame is out."""
+        looking = threading.Thread(target=self._begin, name="begin", daemon=True)
+        self.home.call_after_refresh(looking.start)
 
     def on_unmount(self) -> None:
         """Stop reading."""
@@ -111,12 +112,17 @@ class MonitorApp(App[None]):
             run_dir, take, poll_s=self.options.poll_s, is_read_only=self.options.is_read_only
         )
 
-    def _look_for_runs(self) -> None:
-        """Find out, in its own thread, whether the directory holds runs instead of being one."""
+    def _begin(self) -> None:
+        """Read the run, or where the directory holds runs instead of being one, ask which.
+
+        Before anything of it is read: facts of several runs must never meet in one view.
+        """
         from ckpt.generations import child_runs, is_run
 
         if not is_run(self.run_dir) and child_runs(self.run_dir):
             self._post_from_thread(self, SeveralRuns(self.run_dir))
+        else:
+            self.feed.start()
 
     def _read_runs(self, directory: Path, screen: Screen[None]) -> None:
         from ckpt.generations import child_runs
@@ -141,8 +147,6 @@ class MonitorApp(App[None]):
         if after is None:
             return
         self.home.show_run(after.view, after.now)
-        if before is None and after.view.step is None and not after.view.slots:
-            threading.Thread(target=self._look_for_runs, name="runs", daemon=True).start()
         if before is not None and before.is_whole:
             for text in news(before.view, after.view):
                 self.ring(text)

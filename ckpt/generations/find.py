@@ -117,10 +117,11 @@ def _is_run(path: Path, entries: tuple[fs.Entry, ...]) -> bool:
     """
     if _has_progress(entries) or any(entry.name == "trainer_state.json" for entry in entries):
         return True
-    found = [entry for entry in entries if _is_checkpoint(path, entry)]
-    if all(entry.is_file for entry in found):
-        return bool(found) and sum(_has_progress(i) for _, i in _children(path, entries)) < 2
-    return True
+    if any(_is_checkpoint(path, entry) for entry in entries if not entry.is_file):
+        return True
+    if any(_is_checkpoint(path, entry) for entry in entries if entry.is_file):
+        return sum(_has_progress(inside) for _, inside in _children(path, entries)) < 2
+    return False
 
 
 def _has_progress(entries: tuple[fs.Entry, ...]) -> bool:

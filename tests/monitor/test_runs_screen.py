@@ -1,5 +1,6 @@
 """A directory that holds several runs: choose one, look at it, go back."""
 
+import shutil
 from pathlib import Path
 
 import views
@@ -33,6 +34,20 @@ async def test_a_run_is_chosen_from_the_list_and_esc_goes_back_to_it(tmp_path: P
         assert "[first]" in text_of(app)[0]
         await pilot.press("escape")
         await until(pilot, lambda: isinstance(app.screen, RunsScreen))
+
+
+async def test_the_facts_of_several_runs_never_meet_in_one_view(
+    golden: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(golden / "astrai/run_real/tree/exp1", tmp_path / "a")
+    shutil.copytree(golden / "kt_full/hf_run/tree/exp1", tmp_path / "b")
+    app = MonitorApp(tmp_path, Options(is_read_only=True))
+    shown: list[object] = []
+    app.watch(app, "shown", shown.append, init=False)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until(pilot, lambda: isinstance(app.screen, RunsScreen))
+        await until(pilot, lambda: any("finished" in line for line in text_of(app)))
+    assert shown == []
 
 
 async def test_a_run_itself_is_opened_at_once(tmp_path: Path) -> None:
