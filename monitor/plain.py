@@ -29,9 +29,13 @@ def follow(run_dir: Path, options: Options) -> None:
     """Print a line whenever the run has changed, until interrupted.
 
     Raises:
+        NoSuchRun: the path is no run, or holds several.
         CannotWrite: stdout takes no more.
         KeyboardInterrupt: Ctrl-C.
     """
+    from ckpt.generations import require_run
+
+    require_run(run_dir)
     terminal = Terminal.of(sys.stdout, os.environ)
     ascii_only = options.is_ascii or terminal.ascii_only
     views: queue.SimpleQueue[Shown] = queue.SimpleQueue()

@@ -3,12 +3,15 @@
 import shutil
 from pathlib import Path
 
+import pytest
 import views
 from screens import StillFeed, send, text_of, until
 
+from ckpt.errors import NoSuchRun
 from ckpt.view import RunView
 from monitor.app import MonitorApp
 from monitor.options import Options
+from monitor.plain import follow
 from monitor.screens.dashboard import DashboardScreen
 from monitor.screens.runs import RunsScreen
 
@@ -58,3 +61,10 @@ async def test_a_run_itself_is_opened_at_once(tmp_path: Path) -> None:
         await send(app, pilot, RunView(run=tmp_path / "run"))
         await pilot.press("escape")
         assert isinstance(app.screen, DashboardScreen)
+
+
+def test_plain_lines_are_of_one_run(tmp_path: Path) -> None:
+    make_run(tmp_path, "a", 11)
+    make_run(tmp_path, "b", 22)
+    with pytest.raises(NoSuchRun, match="a directory of 2 runs, expected one run"):
+        follow(tmp_path, Options(is_read_only=True))
