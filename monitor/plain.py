@@ -5,6 +5,7 @@ import queue
 import sys
 from pathlib import Path
 
+from ckpt import fs
 from ckpt.present.line import status_line
 from ckpt.terminal import Terminal
 from monitor.feed import Feed, Shown
@@ -29,13 +30,14 @@ def follow(run_dir: Path, options: Options) -> None:
     """Print a line whenever the run has changed, until interrupted.
 
     Raises:
-        NoSuchRun: the path is no run, or holds several.
+        NoSuchRun: the path is no directory, or holds several runs.
         CannotWrite: stdout takes no more.
         KeyboardInterrupt: Ctrl-C.
     """
-    from ckpt.generations import require_run
+    from ckpt.generations import child_runs, require_run
 
-    require_run(run_dir)
+    if not fs.is_directory(run_dir) or child_runs(run_dir):
+        require_run(run_dir)  # one in which nothing has happened yet is waited for
     terminal = Terminal.of(sys.stdout, os.environ)
     ascii_only = options.is_ascii or terminal.ascii_only
     views: queue.SimpleQueue[Shown] = queue.SimpleQueue()
