@@ -205,8 +205,7 @@ def test_a_writer_in_place_never_shows_an_empty_run(run: Path) -> None:
     finally:
         stop.set()
         writer.join()
-    follower.look((), after_s=1.0)
-    follower.look((), after_s=1.0)
+    follower.look_at(path.name)
     assert None not in seen
     assert min(step for step in seen if step is not None) >= 1_000_000
     assert len(set(seen)) > 10
