@@ -164,7 +164,7 @@ def test_a_second_fault_in_the_clean_up_harms_nothing_either(tmp_path: Path) -> 
     before = snapshot(run)
 
     def refuse(call: fs.Call) -> None:
-        if call.name == "fsync" or call.name == "remove":
+        if call.name in ("fsync", "unlink", "rmdir"):
             raise OSError(errno.EIO, "Input/output error", call.path)
 
     with fs.hooked(refuse), pytest.raises(PublishError, match="not published: Input/output error"):

@@ -1,0 +1,108 @@
+"""The only package that touches the disk (the mount table and /proc too).
+
+Every call goes through `calls.call`, so `hooked()` lets a test see it, count its bytes, make it
+fail or stop the process there. Paths are taken as they are; nothing here knows what a checkpoint
+is.
+"""
+
+from ckpt.fs.calls import Call, Hook, hooked
+from ckpt.fs.looking import (
+    Entry,
+    Identity,
+    Stamp,
+    disk_usage,
+    identity,
+    is_directory,
+    listing_once,
+    names_and_inodes,
+    read_link,
+    real_path,
+    scan,
+    stamp,
+)
+from ckpt.fs.naming import (
+    FileLock,
+    exchange,
+    link,
+    remove_directory,
+    remove_tree,
+    rename,
+    rename_to_free_name,
+    set_modified,
+    sync_directory,
+    unlink,
+)
+from ckpt.fs.reading import BLOCK_BYTES, Directory, File, read_bytes, read_small
+from ckpt.fs.system import (
+    LOCAL_TYPES,
+    Mount,
+    boot_id,
+    find_mount,
+    inotify_inodes,
+    is_process_alive,
+    mount_of,
+    process_start_ticks,
+    read_proc,
+)
+from ckpt.fs.writing import (
+    NewFile,
+    append_bytes,
+    appending,
+    make_directory,
+    make_temporary_directory,
+    replace_bytes,
+    sync_file,
+    truncate,
+    write_new,
+)
+
+__all__ = [
+    "BLOCK_BYTES",
+    "LOCAL_TYPES",
+    "Call",
+    "Directory",
+    "Entry",
+    "File",
+    "FileLock",
+    "Hook",
+    "Identity",
+    "Mount",
+    "NewFile",
+    "Stamp",
+    "append_bytes",
+    "appending",
+    "boot_id",
+    "disk_usage",
+    "exchange",
+    "find_mount",
+    "hooked",
+    "identity",
+    "inotify_inodes",
+    "is_directory",
+    "is_process_alive",
+    "link",
+    "listing_once",
+    "make_directory",
+    "make_temporary_directory",
+    "mount_of",
+    "names_and_inodes",
+    "process_start_ticks",
+    "read_bytes",
+    "read_link",
+    "read_proc",
+    "read_small",
+    "real_path",
+    "remove_directory",
+    "remove_tree",
+    "rename",
+    "rename_to_free_name",
+    "replace_bytes",
+    "scan",
+    "set_modified",
+    "stamp",
+    "sync_directory",
+    "sync_file",
+    "truncate",
+    "unlink",
+    "write_new",
+]  # fmt: skip
