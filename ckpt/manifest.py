@@ -32,6 +32,19 @@ class Listed:
 
 
 @dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a payload of ours comes from, as the extension records it.
+
+    `generation` is its own id; `parent` that of the generation that was live when it was written,
+    None when there was none; `slot` is the name it is published under.
+    """
+
+    generation: str
+    parent: str | None
+    slot: str
+
+
+@dataclass(frozen=True, slots=True)
 class Manifest:
     """What a manifest says, and everything that is wrong with it.
 
