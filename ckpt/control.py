@@ -9,6 +9,7 @@ import hashlib
 import json
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,42 @@ def read_pins(run_dir: Path) -> frozenset[str]:
 def verified_path(run_dir: Path) -> Path:
     """Return where the verdicts on a run's payloads are remembered."""
     return run_dir / DIRECTORY / _VERIFIED
+
+
+def pin(run_dir: Path, generation: str) -> None:
+    """Keep a generation from every prune; pinning it again changes nothing.
+
+    Raises:
+        OSError: the run cannot be written to.
+    """
+    if generation not in read_pins(run_dir):
+        _write_pins(run_dir, [*_pin_lines(run_dir), generation])
+
+
+def unpin(run_dir: Path, generation: str) -> bool:
+    """Let a generation be pruned again; False: it was not pinned.
+
+    Raises:
+        OSError: the run cannot be written to.
+    """
+    lines = _pin_lines(run_dir)
+    kept = [line for line in lines if line.split()[:1] != [generation]]
+    if len(kept) == len(lines):
+        return False
+    _write_pins(run_dir, kept)
+    return True
+
+
+def _pin_lines(run_dir: Path) -> list[str]:
+    data = _read(run_dir / DIRECTORY / _PINS)
+    return data.decode("utf-8", errors="surrogateescape").splitlines()
+
+
+def _write_pins(run_dir: Path, lines: list[str]) -> None:
+    directory = make_control(run_dir)
+    _refuse_links(directory / _PINS)
+    text = "".join(f"{line}\n" for line in lines)
+    fs.replace_bytes(directory / _PINS, text.encode("utf-8", errors="surrogateescape"))
 
 
 # ---- what was verified ------------------------------------------------------------------------
@@ -196,6 +233,21 @@ def _text(value: Any) -> str:
 # ---- the directory ----------------------------------------------------------------------------
 
 
+def make_control(run_dir: Path) -> Path:
+    """Return a run's `.ckpt/`, made durable if it was not there.
+
+    Raises:
+        OSError: the run cannot be written to, or a link stands in the directory's place.
+    """
+    directory = run_dir / DIRECTORY
+    _refuse_links(directory)
+    if fs.identity(directory) is None:
+        with suppress(FileExistsError):  # made by somebody else since
+            fs.make_directory(directory)  # never the run itself, which may have been removed
+        fs.sync_directory(run_dir)
+    return directory
+
+
 def _read(path: Path) -> bytes:
     try:
         return fs.read_bytes(path, limit=_MAX_CONTROL_BYTES)
@@ -205,12 +257,9 @@ def _read(path: Path) -> bytes:
 
 def _append_line(run_dir: Path, name: str, line: str) -> bool:
     """Append a line behind whatever half line a dead writer left; False: it cannot be written."""
-    directory = run_dir / DIRECTORY
-    path = directory / name
     try:
-        _refuse_links(directory, path)
-        if fs.identity(directory) is None:
-            fs.make_directory(directory)  # never the run itself, which may have been removed
+        path = make_control(run_dir) / name
+        _refuse_links(path)
         start = "" if _ends_whole(path) else "\n"
         fs.append_bytes(path, f"{start}{line}\n".encode())
     except OSError:

@@ -4,10 +4,16 @@ CheckpointError
 ├── NoSuchRun               the path is no run: says what was looked for
 ├── UnreadableCheckpoint    nothing can be said of this path as a checkpoint
 │   ├── NoCheckpoint        no format claims the path
+│   ├── DamagedCheckpoint   what is there is not what was recorded
 │   └── UnsupportedVersion  understood to be newer than, or other than, what we read
 ├── TornRead                the file is being written right now: read it again
 ├── DuplicateKey            a JSON object holds one key twice
-└── PublishError            a checkpoint could not be published; what was there still is
+├── DoesNotFit              a checkpoint and the model it is for have other tensors
+├── Untrusted               a pickle that could run code while it is loaded
+├── PublishError            a checkpoint could not be published; what was there still is
+├── Refused                 what was asked would lose or harm something, or there is nothing to do
+├── StalePlan               the disk changed since the plan was made
+└── Busy                    somebody else is at it: names who
 
 CannotWrite                 a command cannot write what it says: nobody reads it, its disk is full
 """
@@ -46,6 +52,12 @@ class NoCheckpoint(UnreadableCheckpoint):
     code = "no-checkpoint"
 
 
+class DamagedCheckpoint(UnreadableCheckpoint):
+    """A checkpoint is not whole, or its bytes are not the recorded ones."""
+
+    code = "damaged"
+
+
 class UnsupportedVersion(UnreadableCheckpoint):
     """The path is newer than, or of another kind than, what this program reads."""
 
@@ -78,10 +90,40 @@ class DuplicateKey(CheckpointError):
     code = "duplicate-key"
 
 
+class DoesNotFit(CheckpointError):
+    """The tensors of a checkpoint and of what it is loaded into differ; the message names them."""
+
+    code = "does-not-fit"
+
+
+class Untrusted(CheckpointError):
+    """A pickle holds more than tensors and plain values, so that loading it could run code."""
+
+    code = "untrusted"
+
+
 class PublishError(CheckpointError):
     """A checkpoint could not be published; whatever stood at the name still stands."""
 
     code = "publish-failed"
+
+
+class Refused(CheckpointError):
+    """What was asked would harm something, or there is nothing to do; nothing was touched."""
+
+    code = "refused"
+
+
+class StalePlan(CheckpointError):
+    """The disk changed since the plan was made; nothing was touched."""
+
+    code = "stale-plan"
+
+
+class Busy(CheckpointError):
+    """Somebody else holds what is needed; the message names them."""
+
+    code = "busy"
 
 
 class CannotWrite(Exception):
