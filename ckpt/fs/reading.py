@@ -2,7 +2,7 @@
 
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -11,6 +11,7 @@ from ckpt.fs.calls import call
 from ckpt.fs.looking import Identity, identity_of
 
 BLOCK_BYTES = 1 << 20
+_MOST_BUFFERS = 1024  # what one call takes (IOV_MAX)
 
 
 def read_bytes(path: Path | str, *, limit: int | None = None) -> bytes:
@@ -90,6 +91,26 @@ class File:
             offset += len(part)
             size -= len(part)
         return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def read_into(self, buffers: Sequence[memoryview], offset: int) -> int:
+        """Fill writable buffers, one after the other, from `offset`; fewer only at the end."""
+        rest = [buffer for buffer in buffers if buffer.nbytes]
+        done = 0
+        while rest:
+            count = self._scatter(rest, offset + done)
+            if not count:
+                break
+            done += count
+            while rest and count >= rest[0].nbytes:
+                count -= rest.pop(0).nbytes
+            if rest:
+                rest[0] = rest[0][count:]
+        return done
+
+    def _scatter(self, buffers: list[memoryview], offset: int) -> int:
+        part = buffers[:_MOST_BUFFERS]
+        size = sum(buffer.nbytes for buffer in part)
+        return call("read", self.path, lambda: os.preadv(self._descriptor, part, offset), size)
 
     def _read_once(self, offset: int, size: int) -> bytes:
         return call("read", self.path, lambda: os.pread(self._descriptor, size, offset), size)

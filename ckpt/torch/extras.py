@@ -1,0 +1,154 @@
+"""`.pt` files: written by torch.save, read without running anything unless a file is trusted.
+
+Names which files may be unpickled and how; knows nothing of what an optimizer or scheduler is.
+"""
+
+import hashlib
+import io
+import re
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
+
+import torch
+
+from ckpt import fs
+from ckpt.errors import CheckpointError, DamagedCheckpoint, PublishError, Untrusted
+from ckpt.manifest import is_safe_name
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
+
+SUFFIX = ".pt"
+Trust: TypeAlias = bool | Collection[str]
+"""What may be unpickled in full: False nothing, True all that the manifest lists, names those."""
+
+_MOST_NAME_BYTES = 255
+_REFUSED_GLOBAL = re.compile(r"GLOBAL ([\w.]+)")
+
+
+def check_keys(extras: Mapping[str, Any]) -> None:
+    """Refuse a key that cannot be the name of a file in the checkpoint's own directory.
+
+    Raises:
+        PublishError: a key is no text, is empty, hidden or too long, or holds a separator.
+    """
+    seen: dict[str, str] = {}
+    for key in extras:
+        if not isinstance(key, str) or not is_safe_name(key) or key.startswith("."):
+            hint = "use a plain name such as optimizer; it becomes optimizer.pt"
+            raise PublishError(f"extras: {key!r} cannot name a file", hint=hint)
+        if len(f"{key}{SUFFIX}".encode("utf-8", errors="surrogateescape")) > _MOST_NAME_BYTES:
+            raise PublishError(f"extras: {key!r:.80} is too long to name a file")
+        if (other := seen.setdefault(key.casefold(), key)) != key:
+            raise PublishError(f"extras: {other!r} and {key!r} differ by case alone")
+
+
+def write_extra(key: str, value: Any, sink: BinaryIO) -> None:
+    """Write one extra as torch.save does.
+
+    Raises:
+        PublishError: it cannot be pickled.
+        OSError: the disk refused.
+    """
+    try:
+        torch.save(value, sink)
+    except (OSError, CheckpointError):
+        raise
+    except Exception as error:
+        message = f"extras: {key!r} cannot be saved: {error}"
+        raise PublishError(message, hint="save what state_dict() returns") from error
+
+
+def read_pickle(
+    file: fs.File, where: str, *, sha256: str | None = None, is_trusted: bool = False
+) -> Any:
+    """Load one `.pt` file onto the CPU, its bytes compared before anything of them is used.
+
+    `where` names it in messages. `sha256` None: nothing is compared. `is_trusted` lets the file
+    run code, as pickles can.
+
+    Raises:
+        DamagedCheckpoint: the bytes are not the recorded ones, or cannot be loaded.
+        Untrusted: the file needs full unpickling, and that was not allowed.
+    """
+    if sha256 is not None:
+        digest = hashlib.sha256()
+        for block in file.blocks():
+            digest.update(block)
+        _check(digest.hexdigest(), where, sha256)
+    try:
+        stream = io.BufferedReader(_Stream(file))
+        return torch.load(stream, map_location="cpu", weights_only=not is_trusted)
+    except OSError:
+        raise
+    except Exception as error:  # a damaged pickle can raise anything
+        if not is_trusted and "nsupported" in str(error):
+            raise _untrusted(file, where, error) from None
+        message = f"{where}: cannot be loaded: {type(error).__name__}: {_first_line(error)}"
+        raise DamagedCheckpoint(message, path=where) from error
+
+
+def compare(data: bytes, where: str, expected: str) -> None:
+    """Compare the bytes of a small file with its recorded sha256.
+
+    Raises:
+        DamagedCheckpoint: they are not the recorded ones.
+    """
+    _check(hashlib.sha256(data).hexdigest(), where, expected)
+
+
+def is_trusted(key: str, trust: Trust, *, is_listed: bool) -> bool:
+    """Whether a file may be unpickled in full; one that nothing lists must be named."""
+    if isinstance(trust, bool):
+        return trust and is_listed
+    return key in ((trust,) if isinstance(trust, str) else trust)
+
+
+# ---- private ----------------------------------------------------------------------------------
+
+
+def _check(found: str, where: str, expected: str) -> None:
+    if found != expected:
+        message = f"{where}: sha256 is {found[:12]}…, recorded is {expected[:12]}…"
+        raise DamagedCheckpoint(message, path=where)
+
+
+def _untrusted(file: fs.File, where: str, error: Exception) -> Untrusted:
+    refused = _REFUSED_GLOBAL.search(str(error))
+    what = f"it holds a {refused[1]}" if refused else "it holds more than tensors and numbers"
+    key = file.path.rpartition("/")[2].removesuffix(SUFFIX)
+    message = f"{where}: {what}, and loading that could run code"
+    hint = f"where you trust who wrote it: trust=({key!r},); without it: leave it out of extras="
+    return Untrusted(message, path=where, hint=hint)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]
+
+
+class _Stream(io.RawIOBase):
+    """A file of the checkpoint as torch.load wants it: seekable, read by offset."""
+
+    def __init__(self, file: fs.File) -> None:
+        super().__init__()
+        self._file = file
+        self._at = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        start = (0, self._at, self._file.opened_as.size_bytes)[whence]
+        self._at = max(0, start + offset)
+        return self._at
+
+    def readinto(self, buffer: "WriteableBuffer") -> int:
+        count = self._file.read_into([memoryview(buffer).cast("B")], self._at)
+        self._at += count
+        return count
