@@ -8,7 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from ckpt.fs.calls import call, call_between
+from ckpt.fs.calls import call, call_between, call_writing
 from ckpt.fs.looking import identity, scan
 
 if TYPE_CHECKING:
@@ -204,7 +204,7 @@ class FileLock:
             os.ftruncate(self._descriptor, 0)
             os.pwrite(self._descriptor, text, 0)
 
-        call("describe", self.path, write)
+        call_writing("describe", self.path, text, write, offset=0)
 
     def close(self) -> None:
         """Let go of it; a second call does nothing."""
