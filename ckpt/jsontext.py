@@ -116,6 +116,11 @@ def dumps_compact(value: Any) -> str:
     return json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
 
 
+def dumps_ascii(value: Any) -> str:
+    """Write strict JSON in ASCII, so that a name that is no UTF-8 comes back as it was."""
+    return json.dumps(value, allow_nan=False)
+
+
 def finite_or_none(value: float | None) -> float | None:
     """Return the number, or None where strict JSON has no word for it."""
     return value if value is not None and math.isfinite(value) else None
