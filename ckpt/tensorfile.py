@@ -62,15 +62,24 @@ def read_header(path: Path, file: str) -> Header:
     """
     try:
         with fs.File(path) as opened:
-            size = opened.identity().size_bytes
-            start = opened.read_at(0, LENGTH_BYTES)
-            problem = _refuse_start(start, size, file)
-            if problem is not None:
-                return Header(size_bytes=size, findings=(problem,))
-            length = int.from_bytes(start, "little")
-            text = opened.read_at(LENGTH_BYTES, length)
+            return header_of(opened, file)
     except OSError as error:
         return Header(findings=(_cannot_read(error, file),))
+
+
+def header_of(opened: fs.File, file: str) -> Header:
+    """Read the header of a file that is open: what is then read from it is of the same file.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    size = opened.identity().size_bytes
+    start = opened.read_at(0, LENGTH_BYTES)
+    problem = _refuse_start(start, size, file)
+    if problem is not None:
+        return Header(size_bytes=size, findings=(problem,))
+    length = int.from_bytes(start, "little")
+    text = opened.read_at(LENGTH_BYTES, length)
     if len(text) < length:
         found = _error("changed-while-reading", f"{file}: cut while its header was read", file)
         return Header(size_bytes=size, findings=(found,))
