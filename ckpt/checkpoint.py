@@ -216,7 +216,8 @@ class Slot:
     """One published name in a run, with every generation known behind it, live first.
 
     `name` is relative to the run (`step_1000`, `checkpoints/step_1000`, `adapter.safetensors`);
-    `state` is LIVE, BROKEN (the name is missing or unusable) or WITHDRAWN.
+    `state` is LIVE, BROKEN (the name is missing or unusable) or WITHDRAWN. `interrupted` is the
+    swap that was begun and never ended: the ids that were live before and meant to be after.
     """
 
     name: str
@@ -226,6 +227,7 @@ class Slot:
     generations: tuple[Generation, ...] = ()
     leftovers: tuple[Leftover, ...] = ()
     findings: tuple[Finding, ...] = ()
+    interrupted: tuple[str | None, str | None] | None = None
 
     @property
     def live(self) -> Generation | None:
@@ -234,14 +236,19 @@ class Slot:
 
     @property
     def candidates(self) -> tuple[Generation, ...]:
-        """What a reader may load, the best first: live, else whole in staging, else retired.
+        """What a reader may load, the best first.
 
-        Empty for a slot that was withdrawn on purpose.
+        The live one; of an interrupted swap the new one, then the old one; what is whole in
+        staging; the retired ones, newest first. Empty for a slot that was withdrawn on purpose.
         """
         if self.state is State.WITHDRAWN:
             return ()
-        order = (State.LIVE, State.SEALED, State.RETIRED)
-        return tuple(g for state in order for g in self.generations if g.state is state)
+        before, after = self.interrupted or (None, None)
+        swapped = [g for id_ in (after, before) for g in self.generations if g.id == id_]
+        order = (State.SEALED, State.RETIRED)
+        rest = [g for state in order for g in self.generations if g.state is state]
+        live = [self.live] if self.live is not None else []
+        return tuple(dict.fromkeys([*live, *swapped, *rest]))
 
     @property
     def step(self) -> int | None:

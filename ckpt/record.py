@@ -128,10 +128,11 @@ class Recorder:
         recorder's own step and epoch, which always win.
 
         Raises:
-            PublishError: the name is taken, or the disk refused; nothing published was touched.
+            PublishError: no checkpoint stands at the name, or the disk refused; what was live is.
+            Busy: somebody else was changing the run all the time.
         """
         from ckpt.formats.astrai import write_checkpoint
-        from ckpt.generations import publish_new
+        from ckpt.generations import Staging, publish
 
         self._write_state()
         epoch = self._state["epoch"]
@@ -147,15 +148,10 @@ class Recorder:
         if (loss := self._state.get("loss")) is not None:
             full_meta["loss"] = loss
 
-        def write(staging: Path) -> None:
-            write_checkpoint(staging, full_meta, self._config, buffers, slot=target.name)
+        def write(staging: Staging) -> None:
+            write_checkpoint(staging.path, full_meta, self._config, buffers, slot=target.name)
 
-        try:
-            drive(publish_new(target, write))
-        except OSError as error:
-            raise PublishError(
-                f"{target}: not saved: {error.strerror or error}", path=str(target)
-            ) from error
+        drive(publish(target, write, run_dir=self.run_dir))
         return target
 
     def _append(self, line: bytes) -> None:

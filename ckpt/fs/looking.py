@@ -49,6 +49,10 @@ class Identity:
         """Whether the path itself is a link (only `identity(..., follow=False)` says so)."""
         return stat_module.S_ISLNK(self.mode)
 
+    def is_same_file(self, other: "Identity") -> bool:
+        """Whether both are one file, whatever its name and content."""
+        return (self.device, self.inode) == (other.device, other.inode)
+
     @property
     def modified_at(self) -> float:
         """Modification time in epoch seconds."""

@@ -107,6 +107,19 @@ def run_of(payload: Path) -> Path | None:
     return None
 
 
+def home_of(target: Path) -> Path:
+    """Return the run whose journal tells of a published name: the one it lies in, or around it."""
+    return run_of(target) or target.absolute().parent
+
+
+def slot_name(run_dir: Path, target: Path) -> str:
+    """Return a published name as the run's journal and scan spell it: relative to the run."""
+    absolute, run = target.absolute(), run_dir.absolute()
+    if not absolute.is_relative_to(run) or absolute == run:
+        raise NoSuchRun(f"{target}: does not lie in the run {run_dir}", path=str(target))
+    return str(absolute.relative_to(run))
+
+
 # ---- private ----------------------------------------------------------------------------------
 
 

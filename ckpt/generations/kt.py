@@ -31,6 +31,7 @@ from ckpt.generations.kt_slot import (
     read_if_there,
     set_time,
 )
+from ckpt.generations.plans import Swapped
 from ckpt.lock import swap_lock, writing
 from ckpt.operation import Note, Operation
 from ckpt.reflog import Change, Outcome, conclude, intend
@@ -44,7 +45,7 @@ WriteShards = Callable[[Path, str], bytes]
 
 def publish_kt(
     path: Path, write_shards: WriteShards, *, run_dir: Path | None = None
-) -> Operation[Change]:
+) -> Operation[Swapped]:
     """Publish a new generation into a directory of shards, over the one that is live or none.
 
     `path` is the directory or its index. When this returns the generation is durable, and the one
@@ -113,7 +114,7 @@ def _check_written(slot: KtSlot, generation: str, data: bytes) -> None:
         raise PublishError(f"{slot.directory}: not published: {wrong}", path=str(slot.directory))
 
 
-def _commit(slot: KtSlot, attempt: _Attempt, index: bytes) -> Change:
+def _commit(slot: KtSlot, attempt: _Attempt, index: bytes) -> Swapped:
     with swap_lock(slot.run_dir, "publish"):
         change = Change(slot.name, _keep_live(slot), attempt.generation)
         sequence = intend(slot.run_dir, "publish", (change,))
@@ -128,7 +129,7 @@ def _commit(slot: KtSlot, attempt: _Attempt, index: bytes) -> Change:
             raise
         with suppress(OSError):  # the disk says it too
             conclude(slot.run_dir, sequence, Outcome.DONE)
-    return change
+    return Swapped(slot.directory, (change,), sequence)
 
 
 def _may_be_live(slot: KtSlot, generation: str) -> bool:

@@ -14,7 +14,7 @@ from ckpt.control import DIRECTORY as CONTROL
 from ckpt.errors import CheckpointError, DuplicateKey, Refused, TornRead
 from ckpt.formats.kt_index import INDEX_NAME, Index, group_shards, parse_index
 from ckpt.formats.kt_write import rebuilt_index
-from ckpt.generations.find import RUN_FILES, run_of
+from ckpt.generations.find import RUN_FILES, home_of
 from ckpt.generations.names import looks_like_checkpoint
 
 KEPT = "kt"
@@ -161,7 +161,7 @@ def _run_of(directory: Path) -> Path:
     """The run that a directory of shards is, or lies in; else the directory around it."""
     if not looks_like_checkpoint(directory.name) and _is_run(directory):
         return directory
-    return run_of(directory) or directory.parent
+    return home_of(directory)
 
 
 def _is_run(directory: Path) -> bool:

@@ -10,7 +10,12 @@ from dataclasses import dataclass
 from ckpt.formats.directory import step_in_name
 
 MAX_NAME_BYTES = 255
-TOKEN_LENGTH = 8
+TOKEN_LENGTH = 12
+"""Length of the tokens that we make: a generation's id."""
+
+_TOKEN_ROOM = 36
+"""Kept free for a token in shortened names: an id, and a number behind it where it is taken."""
+
 _HIDDEN = re.compile(
     r"\.(?P<slot>.+)\.(?P<kind>tmp|retired|withdrawn|trash)-(?P<token>[^./]{1,64})", re.DOTALL
 )
@@ -21,6 +26,8 @@ _POINTER = re.compile(r".*(?:latest|last|best|current|final).*", re.IGNORECASE |
 _UNFINISHED = re.compile(
     r"(?:tmp[-_](?P<after>.+)|(?P<before>.+?)(?:[.\-_]?tmp|[.\-_]temp|\.partial))", re.DOTALL
 )
+_TOKEN = re.compile(r"[0-9A-Za-z_-]{1,32}")
+_OWN_TOKEN = re.compile(r"[0-9a-f]{12}")
 _PAYLOAD_FILE = re.compile(r".+\.(?:safetensors|json)", re.DOTALL)
 
 
@@ -39,17 +46,28 @@ def hidden(name: str) -> Hidden | None:
     return Hidden(found["slot"], found["kind"], found["token"]) if found else None
 
 
-def staging_name(slot: str, token: str) -> str:
-    """Return `.SLOT.tmp-TOKEN`, with the slot's name shortened where it would be too long."""
-    name = f".{slot}.tmp-{token}"
-    return name if _size(name) <= MAX_NAME_BYTES else f".{shortened(slot)}.tmp-{token}"
+def hidden_name(slot: str, kind: str, token: str) -> str:
+    """Return `.SLOT.KIND-TOKEN`, with the slot's name shortened where it would be too long."""
+    name = f".{slot}.{kind}-{token}"
+    longest = f".{slot}.withdrawn-{'x' * _TOKEN_ROOM}"
+    return name if _size(longest) <= MAX_NAME_BYTES else f".{shortened(slot)}.{kind}-{token}"
+
+
+def fits_a_name(generation: str) -> bool:
+    """Whether an id can be the token of a hidden name."""
+    return _TOKEN.fullmatch(generation) is not None
+
+
+def is_own_token(token: str) -> bool:
+    """Whether a token is one of ours: another program's staging has a shorter one."""
+    return _OWN_TOKEN.fullmatch(token) is not None
 
 
 def shortened(slot: str) -> str:
     """Return the form of a slot's name in hidden names that would be longer than 255 bytes."""
     raw = slot.encode("utf-8", errors="surrogateescape")
     mark = f"~{hashlib.sha256(raw).hexdigest()[:8]}"
-    room = MAX_NAME_BYTES - len(f"..withdrawn-{mark}") - TOKEN_LENGTH
+    room = MAX_NAME_BYTES - len(f"..withdrawn-{mark}") - _TOKEN_ROOM
     return raw[:room].decode("utf-8", errors="ignore") + mark
 
 
@@ -71,6 +89,14 @@ def unfinished_of(name: str) -> str | None:
     slot: str = found["after"] or found["before"]
     meant = looks_like_checkpoint(slot) or slot.isdigit() or _PAYLOAD_FILE.fullmatch(slot)
     return slot if meant else None
+
+
+def belongs_to(name: str, slot: str) -> bool:
+    """Whether a name is a slot's own, or one that lies beside it for it."""
+    if name == slot or unfinished_of(name) == slot:
+        return True
+    sibling = hidden(name)
+    return sibling is not None and sibling.slot in (slot, shortened(slot))
 
 
 def age_key(name: str, step: int | None, epoch: float | None) -> tuple[object, ...]:

@@ -1,16 +1,23 @@
 """Which payload a reader should use for a slot, and why. Read-only, without a lock."""
 
+from pathlib import Path
+
 from ckpt.checkpoint import Generation, Resolved, Slot, State, Verdict, first_error
-from ckpt.errors import CheckpointError
+from ckpt.errors import CheckpointError, NoCheckpoint
+from ckpt.generations.find import home_of, slot_name
+from ckpt.generations.payload import look
+from ckpt.generations.scanner import scan_slot
 from ckpt.operation import drive
+from ckpt.reflog import read
 from ckpt.verify import verify
 
 
 def resolve(slot: Slot) -> Resolved:
     """Name the payload to use for a slot.
 
-    Looks at what stands at the name; if that is missing or faulty, at a whole payload in staging
-    every hash of which is compared (this reads all of it), then at the newest retired one.
+    Looks at what stands at the name; if that is missing or faulty, at what an interrupted swap
+    was to make live and what was live before; then at a whole payload in staging every hash of
+    which is compared (this reads all of it), then at the newest retired one.
     """
     live = slot.live
     if live is not None and _is_good(live):
@@ -21,6 +28,9 @@ def resolve(slot: Slot) -> Resolved:
     trouble = _trouble(slot, live)
     for each in slot.candidates:
         which = f"generation {each.id}" if each.path == slot.path else each.path.name
+        if slot.interrupted is not None and each.id in slot.interrupted and _is_good(each):
+            role = "new" if each.id == slot.interrupted[1] else "old"
+            return _use(slot, each, f"{trouble}; {which} is the {role} payload of that swap")
         if each.state is State.SEALED and _is_intact(each):
             return _use(
                 slot, each, f"{trouble}; {which} is the new payload, every hash of it fits"
@@ -28,6 +38,29 @@ def resolve(slot: Slot) -> Resolved:
         if each.state is State.RETIRED and _is_good(each):
             return _use(slot, each, f"{trouble}; {which} is the newest retired payload")
     return Resolved(slot.name, None, None, f"{trouble}; no other payload of it is usable")
+
+
+def resolve_path(target: Path, *, run_dir: Path | None = None) -> Resolved:
+    """Name the payload to use for a published name, without looking at the rest of its run.
+
+    `run_dir` None: the run that the path lies in.
+
+    Raises:
+        NoCheckpoint: nothing was ever saved there.
+        OSError: the directory around it cannot be listed.
+    """
+    found = look(target)
+    glance = found.glance
+    if glance is not None and glance.complete is not False and not first_error(glance.findings):
+        proven = "" if glance.complete else "; nothing proves that it is whole"
+        return Resolved(target.name, target, None, f"{target.name} is published{proven}")
+    run = run_dir or home_of(target)
+    name = slot_name(run, target)
+    slot = scan_slot(run, name, read(run))
+    if slot is None:
+        hint = "look at what there is: ckpt list"
+        raise NoCheckpoint(f"{target}: no checkpoint", path=str(target), hint=hint)
+    return resolve(slot)
 
 
 def _use(slot: Slot, generation: Generation, reason: str) -> Resolved:

@@ -15,6 +15,7 @@ from ckpt.control import VerifiedCache, read_pins
 from ckpt.generations import names
 from ckpt.generations.payload import Payload, Payloads, is_settled
 from ckpt.generations.slots import Draft, to_slot
+from ckpt.reflog import Journal, JournalReader
 
 LEVELS_BELOW = 2
 NEWEST_LOOKED_AT = 2
@@ -64,6 +65,8 @@ class Scanner:
         self._listings: dict[str, _Listing] = {}
         self._verified = VerifiedCache(run_dir)
         self._pins: frozenset[str] = frozenset()
+        self._reader = JournalReader(run_dir)
+        self._journal = Journal()
         self._made: dict[str, _Made] = {}
         self._slots: tuple[Slot, ...] = ()
         self._scans = 0
@@ -75,17 +78,19 @@ class Scanner:
             OSError: the run's directory cannot be listed.
         """
         self._look_again_at_some()
-        pins = read_pins(self.run_dir)
+        pins, journal = read_pins(self.run_dir), self._reader.read()
         if self._verified.refresh() or pins != self._pins:
             self._pins = pins
             self._made.clear()
+        told_before, self._journal = self._journal, journal
         walk = _Walk(self._payloads, self._listings, with_stamps=not self._verified.is_empty)
         made: dict[str, _Made] = {}
         for name, draft in walk.drafts(str(self.run_dir)).items():
             known = self._made.get(name)
             parts = draft.parts
-            if known is None or known.parts != parts:
-                slot = to_slot(draft, self._recorded)
+            told = journal.of_slot(name)
+            if known is None or known.parts != parts or told != told_before.of_slot(name):
+                slot = to_slot(draft, self._recorded, told)
                 known = _Made(parts, slot, _age(slot))
             made[name] = known
         self._made = made
@@ -95,6 +100,11 @@ class Scanner:
         self._slots = tuple(each.slot for each in newest_first)
         self._scans += 1
         return self._slots
+
+    @property
+    def journal(self) -> Journal:
+        """The run's journal as it was at the last scan."""
+        return self._journal
 
     def _look_again_at_some(self) -> None:
         slots = self._slots
@@ -108,11 +118,41 @@ class Scanner:
                 self._payloads.forget(str(path))
 
     def _recorded(self, generation: Generation, payload: Payload) -> Generation:
-        verified = self._verified.lookup(payload.stamp) if payload.stamp else None
-        is_pinned = generation.id in self._pins
-        if verified is None and not is_pinned:
-            return generation
-        return replace(generation, verified=verified, pinned=is_pinned)
+        return _recorded(generation, payload, self._verified, self._pins)
+
+
+def scan_slot(run_dir: Path, name: str, journal: Journal) -> Slot | None:
+    """Return one slot of a run, None when nothing was ever saved there; the others cost nothing.
+
+    Raises:
+        OSError: the directory that holds it cannot be listed.
+    """
+    verified = VerifiedCache(run_dir)
+    verified.refresh()
+    pins = read_pins(run_dir)
+    directory, _, base = name.rpartition("/")
+    walk = _Walk(Payloads(), {}, with_stamps=not verified.is_empty)
+    above = f"{run_dir}/{directory}" if directory else str(run_dir)
+    prefix = f"{directory}/" if directory else ""
+    draft = walk.drafts(above, prefix, levels=0, only=base).get(name)
+    if draft is None:
+        return None
+    return to_slot(
+        draft,
+        lambda each, payload: _recorded(each, payload, verified, pins),
+        journal.of_slot(name),
+    )
+
+
+def _recorded(
+    generation: Generation, payload: Payload, cache: VerifiedCache, pins: frozenset[str]
+) -> Generation:
+    """Add to a generation what the run's `.ckpt/` records of it."""
+    verified = cache.lookup(payload.stamp) if payload.stamp else None
+    is_pinned = generation.id in pins
+    if verified is None and not is_pinned:
+        return generation
+    return replace(generation, verified=verified, pinned=is_pinned)
 
 
 def _is_faulty(slot: Slot) -> bool:
@@ -137,13 +177,18 @@ class _Walk:
         self.listings: dict[str, _Listing] = {}
 
     def drafts(
-        self, directory: str, prefix: str = "", levels: int = LEVELS_BELOW
+        self, directory: str, prefix: str = "", levels: int = LEVELS_BELOW, only: str | None = None
     ) -> dict[str, Draft]:
-        """Return what was found for each name in a directory and `levels` below it."""
+        """Return what was found for each name in a directory and `levels` below it.
+
+        With `only` nothing else is looked at than that name and what lies beside it for it.
+        """
         found: dict[str, Draft] = {}
         hidden: list[tuple[names.Hidden, str]] = []
         for entry in self._list(directory):
             name, path = entry.name, f"{directory}/{entry.name}"
+            if only is not None and not names.belongs_to(name, only):
+                continue
             if name.startswith("."):
                 sibling = names.hidden(name)
                 if sibling and not entry.is_symlink:
@@ -165,7 +210,7 @@ class _Walk:
         for sibling, path in hidden:
             payload = self._look(path)
             if not payload.is_gone:
-                slot = _owner(sibling.slot, prefix, found)
+                slot = only if only is not None else _owner(sibling.slot, prefix, found)
                 _draft(found, prefix, directory, slot).hidden.append((sibling, payload))
         return {name: draft for name, draft in found.items() if _is_of_a_checkpoint(draft)}
 

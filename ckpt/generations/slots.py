@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TypeAlias
 
 from ckpt.checkpoint import (
     Finding,
@@ -17,8 +18,9 @@ from ckpt.checkpoint import (
 from ckpt.formats.base import InnerGeneration
 from ckpt.generations.names import Hidden
 from ckpt.generations.payload import Payload
+from ckpt.reflog import UNTOLD, Told
 
-Recorded = Callable[[Generation, Payload], Generation]
+Recorded: TypeAlias = Callable[[Generation, Payload], Generation]
 """Adds to a generation what the run's `.ckpt/` records of it."""
 
 _ORDER = (State.LIVE, State.SEALED, State.RETIRED, State.WITHDRAWN, State.TRASH)
@@ -47,8 +49,8 @@ class Draft:
         return self.live, tuple(self.hidden), tuple(self.leftovers), tuple(self.findings)
 
 
-def to_slot(draft: Draft, recorded: Recorded) -> Slot:
-    """Judge what was found for one name."""
+def to_slot(draft: Draft, recorded: Recorded, told: Told = UNTOLD) -> Slot:
+    """Judge what was found for one name; `told` is what the run's journal tells of it."""
     generations: list[Generation] = []
     leftovers = list(draft.leftovers)
     findings = list(draft.findings)
@@ -62,15 +64,15 @@ def to_slot(draft: Draft, recorded: Recorded) -> Slot:
             generations.append(recorded(_generation(live, live.glance, State.LIVE), live))
         generations += [_inner(live, each) for each in _retired_inside(live)]
     for sibling, payload in draft.hidden:
-        state = _STATES[sibling.kind]
+        state = _state(sibling, payload, told)
         if payload.glance is not None and _is_usable(state, payload.glance):
             generations.append(recorded(_generation(payload, payload.glance, state), payload))
         else:
             leftovers.append(_leftover(sibling, payload))
-    generations.sort(key=_rank)
+    generations.sort(key=lambda each: _rank(each, told))
     state = State.LIVE if is_live else State.BROKEN
     if live is None and not findings:
-        state, missing = _missing(draft.name, generations)
+        state, missing = _missing(draft.name, generations, told)
         findings += missing
     return Slot(
         draft.name,
@@ -80,6 +82,7 @@ def to_slot(draft: Draft, recorded: Recorded) -> Slot:
         _told_apart(generations),
         tuple({each.path: each for each in reversed(leftovers)}.values())[::-1],
         tuple(findings),
+        interrupted=(told.pending.before, told.pending.after) if told.pending else None,
     )
 
 
@@ -134,6 +137,17 @@ def _inner(live: Payload, inner: InnerGeneration) -> Generation:
 # ---- what lies beside it ----------------------------------------------------------------------
 
 
+def _state(sibling: Hidden, payload: Payload, told: Told) -> State:
+    """The state that a hidden name tells; what was live before is retired under any name.
+
+    Right after an exchange the old payload lies under the name that the new one was staged at.
+    """
+    state = _STATES[sibling.kind]
+    if state is State.SEALED and payload.id != sibling.token and payload.id in told.lived:
+        return State.RETIRED
+    return state
+
+
 def _is_usable(state: State, glance: Glance) -> bool:
     """Whether a hidden payload is a generation: staging only with a manifest that fits."""
     if state in (State.SEALED, State.TRASH):
@@ -156,8 +170,12 @@ def _why(payload: Payload) -> str:
     return wrong.message if wrong else "no manifest says that it is whole"
 
 
-def _missing(name: str, generations: Sequence[Generation]) -> tuple[State, list[Finding]]:
+def _missing(
+    name: str, generations: Sequence[Generation], told: Told
+) -> tuple[State, list[Finding]]:
     """Say what it means that nothing stands at a name which something was saved for."""
+    if told.is_withdrawn:
+        return State.WITHDRAWN, []
     kept = [each for each in generations if each.state in (State.SEALED, State.RETIRED)]
     if kept:
         words = {
@@ -195,10 +213,14 @@ def _generation(payload: Payload, glance: Glance, state: State) -> Generation:
     )
 
 
-def _rank(generation: Generation) -> tuple[float, ...]:
-    """Live first, then by state; within a state the newest first, by what it says of itself."""
-    told = (generation.step, generation.epoch, generation.created_at)
-    return _ORDER.index(generation.state), *(0.0 if each is None else -each for each in told)
+def _rank(generation: Generation, told: Told) -> tuple[float, ...]:
+    """Live first, then by state; within a state the newest first.
+
+    By when the journal says that it was live last, then by what it says of itself.
+    """
+    lived = told.lived.get(generation.id, -1)
+    says = (generation.step, generation.epoch, generation.created_at)
+    return _ORDER.index(generation.state), -lived, *(0.0 if n is None else -n for n in says)
 
 
 def _told_apart(generations: Sequence[Generation]) -> tuple[Generation, ...]:
