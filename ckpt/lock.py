@@ -100,8 +100,9 @@ def writing(run_dir: Path, generation: str, slot: str) -> Iterator[None]:
         OSError: the run cannot be written to.
     """
     directory = make_control(run_dir) / _WRITERS
-    with suppress(FileExistsError):
-        fs.make_directory(directory)
+    if fs.identity(directory) is None:
+        with suppress(FileExistsError):  # made by another saver since
+            fs.make_directory(directory)
     claim = directory / generation
     with fs.FileLock(claim) as lock:
         lock.take()

@@ -1,35 +1,28 @@
-"""Publishing under a free name: whatever fails and wherever, the name is absent or complete."""
+"""Publishing: whatever fails and wherever, what was live is whole and live, or the new one is."""
 
 import errno
 import os
 import stat
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import pytest
-from samples import floats
-from trees import put_checkpoint, snapshot
+from saving import fill, lying, save, without_exchange
+from trees import put_checkpoint
 
-from ckpt import fs
+from ckpt import fs, reflog
 from ckpt.checkpoint import State, Verdict
 from ckpt.errors import PublishError
-from ckpt.formats.astrai import write_checkpoint
-from ckpt.generations import publish_new, scan
-from ckpt.generations.names import shortened, staging_name
+from ckpt.formats.plain import Plain
+from ckpt.generations import Staging, publish, recover, scan
+from ckpt.generations.names import hidden_name, shortened
 from ckpt.operation import Note, drive
+from ckpt.tensorfile import write_tensors
 from ckpt.verify import verify
 
-META = {"epoch": 1, "consumed_samples": 8, "timestamp": "2026-12-01T07:00:00", "optimizer_step": 9}
-
-
-def write(staging: Path, name: str = "step_9") -> None:
-    write_checkpoint(staging, META, {"hidden": 2}, [floats("w", 1, 2, 3)], slot=name)
-
-
-def publish(target: Path) -> Path:
-    return drive(publish_new(target, lambda staging: write(staging, target.name)))
+MODES = [pytest.param(nullcontext, id="exchange"), pytest.param(without_exchange, id="fallback")]
 
 
 @contextmanager
@@ -51,18 +44,19 @@ def run(tmp_path: Path) -> Path:
     return directory
 
 
-def calls_of(target: Path) -> list[fs.Call]:
-    calls: list[fs.Call] = []
-    with fs.hooked(calls.append):
-        publish(target)
-    return calls
+def write(staging: Staging) -> None:
+    fill(staging, 9)
+
+
+def verdict(path: Path) -> Verdict:
+    return drive(verify(path)).verdict
 
 
 def test_what_is_published_is_intact_and_nothing_else_is_left(run: Path) -> None:
-    before = snapshot(run)
-    assert publish(run / "step_9") == run / "step_9"
-    assert drive(verify(run / "step_9")).verdict is Verdict.INTACT
-    after = snapshot(run)
+    before = lying(run)
+    save(run / "step_9", 9)
+    assert verdict(run / "step_9") is Verdict.INTACT
+    after = lying(run)
     assert sorted(after.keys() - before.keys()) == [
         "step_9",
         "step_9/config.json",
@@ -77,123 +71,120 @@ def test_what_is_published_is_intact_and_nothing_else_is_left(run: Path) -> None
     ]
 
 
+@pytest.mark.parametrize("mode", MODES)
+def test_a_save_over_a_name_retires_what_was_live(
+    run: Path, mode: type[nullcontext[None]]
+) -> None:
+    with mode():
+        ids = [save(run / "step_9", 9, float(value)) for value in range(4)]
+    (slot,) = [slot for slot in scan(run) if slot.name == "step_9"]
+    assert [each.id for each in slot.generations] == ids[::-1]
+    assert [each.state for each in slot.generations] == [State.LIVE, *[State.RETIRED] * 3]
+    assert [verdict(each.path) for each in slot.generations] == [Verdict.INTACT] * 4
+    assert [each.path.name for each in slot.generations[1:]] == [
+        f".step_9.retired-{each}" for each in ids[-2::-1]
+    ]
+
+
 def test_the_modes_are_the_umasks(run: Path) -> None:
     with umask(0o027):
-        publish(run / "step_9")
+        save(run / "step_9", 9)
     assert stat.S_IMODE((run / "step_9").stat().st_mode) == 0o750
     modes = {stat.S_IMODE(path.stat().st_mode) for path in (run / "step_9").iterdir()}
     assert modes == {0o640}
 
 
-def test_the_order_makes_it_durable(run: Path) -> None:
-    """Every file before the manifest, the directory before the name, the name before success."""
+def order(run: Path) -> list[tuple[str, str]]:
+    """The calls that make a save over `step_9` durable, with short names for what they touch."""
     seen: list[tuple[str, str]] = []
-    for call in calls_of(run / "step_9"):
-        if call.name in ("mkdir", "fsync", "fsync-directory", "rename"):
-            name = Path(call.path).name
-            is_staging = name.startswith(".step_9.tmp-")
-            is_temporary = name.startswith(".manifest.json.new-")
-            short = "STAGING" if is_staging else "manifest (new)" if is_temporary else name
+
+    def see(call: fs.Call) -> None:
+        name = Path(call.path).name
+        short = "STAGING" if name.startswith(".step_9.tmp-") else name
+        short = "RETIRED" if name.startswith(".step_9.retired-") else short
+        short = "manifest (new)" if name.startswith(".manifest.json.new-") else short
+        if call.name in ("mkdir", "fsync", "fsync-directory", "rename", "exchange", "append"):
             seen.append((call.name, short))
-    assert seen == [
-        ("mkdir", "STAGING"),
-        ("fsync", "model.safetensors"),
-        ("fsync", "meta.json"),
-        ("fsync", "config.json"),
-        ("fsync", "manifest (new)"),
-        ("rename", "manifest.json"),
-        ("fsync-directory", "STAGING"),
-        ("fsync-directory", "STAGING"),
-        ("rename", "step_9"),
-        ("fsync-directory", "run"),
-    ]
+
+    with fs.hooked(see):
+        save(run / "step_9", 9, 5.0)
+    return seen
 
 
-class Fault:
-    """Raises once at the given call; the calls after it go through."""
-
-    def __init__(self, at: int, make: Callable[[], BaseException]) -> None:
-        self.at, self.make, self.count = at, make, 0
-        self.call: fs.Call | None = None
-
-    def __call__(self, call: fs.Call) -> None:
-        self.count += 1
-        if self.count == self.at:
-            self.call = call
-            raise self.make()
-
-
-FAULTS = [
-    pytest.param(lambda: OSError(errno.ENOSPC, "No space left on device"), id="ENOSPC"),
-    pytest.param(lambda: OSError(errno.EIO, "Input/output error"), id="EIO"),
-    pytest.param(lambda: OSError(errno.EDQUOT, "Disk quota exceeded"), id="EDQUOT"),
-    pytest.param(KeyboardInterrupt, id="KeyboardInterrupt"),
+STAGED = [
+    ("mkdir", "STAGING"),
+    ("fsync", "model.safetensors"),
+    ("fsync", "meta.json"),
+    ("fsync", "config.json"),
+    ("fsync", "manifest (new)"),
+    ("rename", "manifest.json"),
+    ("fsync-directory", "STAGING"),
+    ("fsync-directory", "STAGING"),
+    ("append", "reflog"),
+    ("fsync", "reflog"),
 ]
 
 
-@pytest.mark.parametrize("make", FAULTS)
-def test_a_fault_at_any_call_leaves_the_name_absent_or_complete(
-    tmp_path: Path, make: Callable[[], BaseException]
-) -> None:
-    total = len(calls_of(fresh(tmp_path, 0) / "step_9"))
-    assert total > 20
-    for at in range(1, total + 1):
-        run = fresh(tmp_path, at)
-        before = snapshot(run)
-        fault = Fault(at, make)
-        raised: BaseException | None = None
-        try:
-            with fs.hooked(fault):
-                publish(run / "step_9")
-        except (PublishError, KeyboardInterrupt) as error:
-            raised = error
-        assert fault.call is not None
-        where = f"call {at} of {total}: {fault.call}"
-        after = snapshot(run)
-        assert {name: after.get(name, b"gone") for name in before} == before, where
-        new = {name.split("/")[0] for name in after.keys() - before.keys()}
-        assert new <= {"step_9"}, where
-        if raised is None:
-            assert new == {"step_9"}, where
-        if new:
-            assert drive(verify(run / "step_9")).verdict is Verdict.INTACT, where
+def test_the_order_makes_it_durable(run: Path) -> None:
+    """Every file before the manifest, the directory before the intent, that before the name."""
+    save(run / "step_9", 9)
+    assert order(run) == [
+        *STAGED,
+        ("exchange", "step_9"),
+        ("fsync-directory", "run"),
+        ("rename", "RETIRED"),
+        ("fsync-directory", "run"),
+        ("append", "reflog"),
+    ]
 
 
-def test_a_second_fault_in_the_clean_up_harms_nothing_either(tmp_path: Path) -> None:
-    run = fresh(tmp_path, 0)
-    before = snapshot(run)
-
-    def refuse(call: fs.Call) -> None:
-        if call.name in ("fsync", "unlink", "rmdir"):
-            raise OSError(errno.EIO, "Input/output error", call.path)
-
-    with fs.hooked(refuse), pytest.raises(PublishError, match="not published: Input/output error"):
-        publish(run / "step_9")
-    after = snapshot(run)
-    assert {name: after[name] for name in before} == before
-    assert not (run / "step_9").exists()
-    left = {name.split("/")[0] for name in after.keys() - before.keys()}
-    assert all(name.startswith(".step_9.tmp-") for name in left)
-    (slot,) = [slot for slot in scan(run) if slot.name == "step_9"]
-    assert len(slot.leftovers) == 2
-
-
-def fresh(tmp_path: Path, number: int) -> Path:
-    run = tmp_path / f"run_{number}"
-    put_checkpoint(run / "step_8", 8)
-    (run / ".step_9.tmp-foreign0").mkdir()
-    (run / ".step_9.tmp-foreign0" / "model.safetensors").write_bytes(b"half")
-    return run
+def test_without_an_exchange_the_old_one_is_durably_retired_first(run: Path) -> None:
+    save(run / "step_9", 9)
+    with without_exchange():
+        seen = order(run)
+    assert seen == [
+        *STAGED,
+        ("exchange", "step_9"),
+        ("rename", "RETIRED"),
+        ("fsync-directory", "run"),
+        ("rename", "step_9"),
+        ("fsync-directory", "run"),
+        ("append", "reflog"),
+    ]
 
 
 def test_a_failure_after_the_commit_says_so_and_removes_nothing(run: Path) -> None:
+    old = save(run / "step_9", 9)
+
     def refuse(call: fs.Call) -> None:
         if call.name == "fsync-directory" and call.path == str(run):
             raise OSError(errno.EIO, "Input/output error", call.path)
 
-    with fs.hooked(refuse), pytest.raises(PublishError, match="published, but not known"):
-        publish(run / "step_9")
-    assert drive(verify(run / "step_9")).verdict is Verdict.INTACT
+    with fs.hooked(refuse), pytest.raises(PublishError, match="published, but not known to be"):
+        save(run / "step_9", 9, 5.0)
+    (slot,) = [slot for slot in scan(run) if slot.name == "step_9"]
+    assert slot.live is not None and slot.live.id != old
+    assert [each.id for each in slot.generations if each.state is not State.LIVE] == [old]
+    assert {verdict(each.path) for each in slot.generations} == {Verdict.INTACT}
+
+
+@pytest.mark.parametrize("error", [errno.EIO, None])
+def test_when_the_second_rename_fails_the_old_one_is_put_back(
+    run: Path, error: int | None
+) -> None:
+    old = save(run / "step_9", 9)
+    before = lying(run)
+
+    def refuse(call: fs.Call) -> None:
+        if call.name == "rename" and call.path == str(run / "step_9") and ".tmp-" in call.other:
+            raise KeyboardInterrupt if error is None else OSError(error, os.strerror(error))
+
+    expected = KeyboardInterrupt if error is None else PublishError
+    with without_exchange(), fs.hooked(refuse), pytest.raises(expected):
+        save(run / "step_9", 9, 5.0)
+    assert lying(run) == before
+    assert reflog.read(run).of_slot("step_9").lived.keys() == {old}
+    assert reflog.read(run).pending == ()
 
 
 def test_a_rename_whose_reply_was_lost_counts(run: Path) -> None:
@@ -201,124 +192,116 @@ def test_a_rename_whose_reply_was_lost_counts(run: Path) -> None:
 
     def lose(call: fs.Call) -> None:
         if call.name == "rename" and call.path == str(run / "step_9"):
-            (staging,) = [path for path in run.glob(".step_9.tmp-*") if "foreign" not in path.name]
-            os.rename(staging, run / "step_9")
+            os.rename(call.other, call.path)
             raise OSError(errno.ENOENT, "No such file or directory", call.path)
 
     with fs.hooked(lose):
-        assert publish(run / "step_9") == run / "step_9"
-    assert drive(verify(run / "step_9")).verdict is Verdict.INTACT
+        save(run / "step_9", 9)
+    assert verdict(run / "step_9") is Verdict.INTACT
 
 
 def test_an_interrupt_right_after_the_commit_removes_nothing(run: Path) -> None:
     def interrupt(call: fs.Call) -> None:
         if call.name == "rename" and call.path == str(run / "step_9"):
-            (staging,) = [path for path in run.glob(".step_9.tmp-*") if "foreign" not in path.name]
-            os.rename(staging, run / "step_9")
+            os.rename(call.other, call.path)
             raise KeyboardInterrupt
 
     with fs.hooked(interrupt), pytest.raises(KeyboardInterrupt):
-        publish(run / "step_9")
-    assert drive(verify(run / "step_9")).verdict is Verdict.INTACT
+        save(run / "step_9", 9)
+    assert verdict(run / "step_9") is Verdict.INTACT
 
 
-@pytest.mark.parametrize("kind", ["directory", "empty directory", "file", "dangling link"])
-def test_an_occupied_name_is_refused_before_anything_is_written(run: Path, kind: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("directory of other things", "what stands there is no checkpoint; it is untouched"),
+        ("empty directory", "what stands there is no checkpoint; it is untouched"),
+        ("file", "a file stands there, expected a directory; it is untouched"),
+        ("dangling link", "a link stands there; it is untouched"),
+        ("link to another disk", "a link stands there; it is untouched"),
+    ],
+)
+def test_what_is_no_checkpoint_is_refused_before_anything_is_written(
+    run: Path, kind: str, message: str
+) -> None:
     target = run / "step_9"
-    if kind == "directory":
-        put_checkpoint(target, 9)
-    elif kind == "empty directory":
+    if kind.endswith("directory"):
         target.mkdir()
+    elif kind.startswith("directory"):
+        target.mkdir()
+        (target / "thesis.tex").write_text("mine")
     elif kind == "file":
         target.write_text("mine")
     else:
-        target.symlink_to("nowhere")
-    before = snapshot(run)
+        target.symlink_to("nowhere" if kind.startswith("dangling") else "/dev/shm")
+    before = lying(run)
     with pytest.raises(PublishError) as caught:
-        publish(target)
-    assert caught.value.message == f"{target}: the name is taken; what stands there is untouched"
-    assert snapshot(run) == before
+        save(target, 9)
+    assert caught.value.message == f"{target}: {message}"
+    assert lying(run) == before
 
 
-def test_a_name_taken_while_it_was_written_is_left_alone(run: Path) -> None:
-    target = run / "step_9"
-
-    def slow(staging: Path) -> None:
-        write(staging)
-        put_checkpoint(target, 9, 4.0)
-
-    with pytest.raises(PublishError, match="the name is taken"):
-        drive(publish_new(target, slow))
-    assert sorted(path.name for path in run.iterdir()) == [
-        ".step_9.tmp-foreign0",
-        "step_8",
-        "step_9",
-    ]
-    assert drive(verify(target)).verdict is Verdict.INTACT
-
-
-def test_of_several_writers_one_wins_and_the_others_are_told(tmp_path: Path) -> None:
+def test_of_several_writers_each_generation_is_of_one_and_the_last_is_live(tmp_path: Path) -> None:
     target = tmp_path / "step_9"
     barrier = threading.Barrier(4)
-    outcomes: list[str] = []
+    published: list[str] = []
 
-    def save() -> None:
+    def save_one(value: float) -> None:
         barrier.wait()
-        try:
-            publish(target)
-            outcomes.append("published")
-        except PublishError as error:
-            outcomes.append(error.message)
+        published.append(save(target, 9, value, value))
 
-    threads = [threading.Thread(target=save) for _ in range(4)]
+    threads = [threading.Thread(target=save_one, args=(float(n),)) for n in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    taken = f"{target}: the name is taken; what stands there is untouched"
-    assert sorted(outcomes) == sorted(["published", taken, taken, taken])
-    assert [path.name for path in tmp_path.iterdir()] == ["step_9"]
-    assert drive(verify(target)).verdict is Verdict.INTACT
+    (slot,) = scan(tmp_path)
+    assert sorted(each.id for each in slot.generations) == sorted(published)
+    assert len(published) == 4
+    assert slot.leftovers == ()
+    assert {verdict(each.path) for each in slot.generations} == {Verdict.INTACT}
+    assert slot.live is not None
+    assert slot.live.id == reflog.read(tmp_path).entries[-1].changes[0].after
 
 
 def test_what_is_not_whole_is_not_published(run: Path) -> None:
-    def half(staging: Path) -> None:
+    def half(staging: Staging) -> None:
         write(staging)
-        os.truncate(staging / "model.safetensors", 10)
+        os.truncate(staging.path / "model.safetensors", 10)
 
-    before = snapshot(run)
+    before = lying(run)
     for writer in (half, lambda _staging: None):
         with pytest.raises(PublishError, match="not published"):
-            drive(publish_new(run / "step_9", writer))
-        assert snapshot(run) == before
+            drive(publish(run / "step_9", writer))
+        assert lying(run) == before
 
 
 def test_an_error_of_the_writer_passes_and_its_staging_goes(run: Path) -> None:
-    def fail(staging: Path) -> None:
-        (staging / "model.safetensors").write_bytes(b"x")
+    def fail(staging: Staging) -> None:
+        (staging.path / "model.safetensors").write_bytes(b"x")
         raise ValueError("no such tensor")
 
-    before = snapshot(run)
+    before = lying(run)
     with pytest.raises(ValueError, match="no such tensor"):
-        drive(publish_new(run / "step_9", fail))
-    assert snapshot(run) == before
+        drive(publish(run / "step_9", fail))
+    assert lying(run) == before
 
 
 def test_closing_before_the_commit_leaves_nothing(run: Path) -> None:
-    before = snapshot(run)
-    operation = publish_new(run / "step_9", write)
+    before = lying(run)
+    operation = publish(run / "step_9", write)
     assert next(operation) == Note("writing step_9")
     operation.close()
-    assert snapshot(run) == before
+    assert lying(run) == before
 
 
 def test_a_full_disk_is_named_with_what_is_free(run: Path) -> None:
     def refuse(call: fs.Call) -> None:
-        if call.name == "write":
+        if call.name == "write" and "model" in call.path:
             raise OSError(errno.ENOSPC, "No space left on device", call.path)
 
     with fs.hooked(refuse), pytest.raises(PublishError) as caught:
-        publish(run / "step_9")
+        save(run / "step_9", 9)
     start = f"{run / 'step_9'}: not published: No space left on device ("
     assert caught.value.message.startswith(start)
     assert caught.value.message.endswith(" bytes are free there)")
@@ -327,37 +310,74 @@ def test_a_full_disk_is_named_with_what_is_free(run: Path) -> None:
 @pytest.mark.parametrize("name", ["", "..", ".hidden"])
 def test_a_name_that_no_reader_would_list_is_refused(run: Path, name: str) -> None:
     with pytest.raises(PublishError, match="no name for a checkpoint"):
-        drive(publish_new(run / name if name else Path("/"), write))
+        drive(publish(run / name if name else Path("/"), write))
 
 
 @pytest.mark.parametrize("size", [200, 240, 245, 255])
-def test_a_long_name_is_published_and_its_staging_belongs_to_it(tmp_path: Path, size: int) -> None:
+def test_a_long_name_is_published_again_and_again(tmp_path: Path, size: int) -> None:
     name = "step_9_" + "é" * ((size - 7) // 2)
     name += "x" * (size - len(name.encode()))
-    seen: list[str] = []
+    staged: list[str] = []
 
-    def slow(staging: Path) -> None:
-        seen.append(staging.name)
-        write(staging, name)
+    def slow(staging: Staging) -> None:
+        staged.append(staging.path.name)
+        write(staging)
         (slot,) = scan(tmp_path)
-        assert len(staging.name.encode()) <= 255
-        assert slot.generations[0].state is State.SEALED
+        assert State.SEALED in [each.state for each in slot.generations]
 
-    drive(publish_new(tmp_path / name, slow))
-    (tmp_path / seen[0]).mkdir()
+    for _ in range(3):
+        drive(publish(tmp_path / name, slow))
+    (tmp_path / staged[0]).mkdir()
     (slot,) = scan(tmp_path)
-    assert (slot.name, [each.path.name for each in slot.leftovers]) == (name, seen)
+    assert (slot.name, [each.path.name for each in slot.leftovers]) == (name, staged[:1])
+    states = [each.state for each in slot.generations]
+    assert states == [State.LIVE, State.RETIRED, State.RETIRED]
+    assert max(len(path.name.encode()) for path in tmp_path.iterdir()) <= 255
 
 
 def test_a_name_too_long_for_the_disk_is_refused_in_words(tmp_path: Path) -> None:
     with pytest.raises(PublishError, match="not published: File name too long"):
-        publish(tmp_path / ("x" * 256))
-    assert list(tmp_path.iterdir()) == []
+        save(tmp_path / ("x" * 256), 9)
+    assert lying(tmp_path) == {}
 
 
 def test_hidden_names_are_shortened_only_where_they_must_be() -> None:
-    assert staging_name("step_9", "abcdefgh") == ".step_9.tmp-abcdefgh"
-    assert staging_name("x" * 241, "abcdefgh") == f".{'x' * 241}.tmp-abcdefgh"
-    assert staging_name("x" * 250, "abcdefgh") == f".{shortened('x' * 250)}.tmp-abcdefgh"
-    assert len(shortened("x" * 250)) + len("..withdrawn-abcdefgh") == 255
-    assert shortened("x" * 250) != shortened("x" * 249 + "y")
+    assert hidden_name("step_9", "tmp", "abcdefgh") == ".step_9.tmp-abcdefgh"
+    assert hidden_name("x" * 206, "tmp", "abcdefgh") == f".{'x' * 206}.tmp-abcdefgh"
+    long = "x" * 250
+    assert hidden_name(long, "tmp", "abcdefgh") == f".{shortened(long)}.tmp-abcdefgh"
+    assert len(hidden_name(long, "withdrawn", "a" * 36)) == 255
+    assert shortened(long) != shortened("x" * 249 + "y")
+
+
+def test_the_directories_above_a_new_name_are_made(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    save(run / "checkpoints" / "deep" / "step_9", 9, run_dir=run)
+    assert [slot.name for slot in scan(run)] == ["checkpoints/deep/step_9"]
+    assert [entry.changes[0].slot for entry in reflog.read(run).entries] == [
+        "checkpoints/deep/step_9"
+    ]
+
+
+def test_a_single_file_is_a_slot_too(tmp_path: Path) -> None:
+    def file_of(value: float) -> None:
+        from samples import floats
+
+        def make(staging: Staging) -> None:
+            write_tensors(staging.path, [floats("w", value)])
+
+        drive(publish(tmp_path / "adapter.safetensors", make, run_dir=tmp_path, is_file=True))
+
+    for value in (1.0, 2.0, 3.0):
+        file_of(value)
+    (slot,) = scan(tmp_path)
+    assert slot.name == "adapter.safetensors"
+    assert [each.state for each in slot.generations] == [
+        State.LIVE,
+        State.RETIRED,
+        State.RETIRED,
+    ]
+    values = [Plain().read(each.path).size_bytes for each in slot.generations]
+    assert values == [values[0]] * 3
+    assert drive(recover(tmp_path)) == ()
