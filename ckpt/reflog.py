@@ -295,9 +295,11 @@ def _journal(data: bytes) -> Journal:
 def _values(data: bytes) -> Iterator[tuple[int, Mapping[str, Any]]]:
     """Yield each whole line's value and where the line ends."""
     at = 0
-    while (end := data.find(b"\n", at)) >= 0:
+    while at < len(data):
+        end = data.find(b"\n", at)
+        end = len(data) if end < 0 else end  # a line that lost only its end is whole
         value = _value(data[at:end])
-        at = end + 1
+        at = min(end + 1, len(data))
         if value is not None:
             yield at, value
 

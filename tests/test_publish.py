@@ -4,8 +4,8 @@ import errno
 import os
 import stat
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
 import pytest
@@ -19,9 +19,10 @@ from ckpt.formats.plain import Plain
 from ckpt.generations import Staging, publish, recover, scan
 from ckpt.generations.names import hidden_name, shortened
 from ckpt.operation import Note, drive
-from ckpt.tensorfile import write_tensors
+from ckpt.tensorwriter import write_tensors
 from ckpt.verify import verify
 
+Mode = Callable[[], AbstractContextManager[None]]
 MODES = [pytest.param(nullcontext, id="exchange"), pytest.param(without_exchange, id="fallback")]
 
 
@@ -72,9 +73,7 @@ def test_what_is_published_is_intact_and_nothing_else_is_left(run: Path) -> None
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_save_over_a_name_retires_what_was_live(
-    run: Path, mode: type[nullcontext[None]]
-) -> None:
+def test_a_save_over_a_name_retires_what_was_live(run: Path, mode: Mode) -> None:
     with mode():
         ids = [save(run / "step_9", 9, float(value)) for value in range(4)]
     (slot,) = [slot for slot in scan(run) if slot.name == "step_9"]
@@ -163,15 +162,14 @@ def test_a_failure_after_the_commit_says_so_and_removes_nothing(run: Path) -> No
     with fs.hooked(refuse), pytest.raises(PublishError, match="published, but not known to be"):
         save(run / "step_9", 9, 5.0)
     (slot,) = [slot for slot in scan(run) if slot.name == "step_9"]
-    assert slot.live is not None and slot.live.id != old
+    assert slot.live is not None
+    assert slot.live.id != old
     assert [each.id for each in slot.generations if each.state is not State.LIVE] == [old]
     assert {verdict(each.path) for each in slot.generations} == {Verdict.INTACT}
 
 
 @pytest.mark.parametrize("error", [errno.EIO, None])
-def test_when_the_second_rename_fails_the_old_one_is_put_back(
-    run: Path, error: int | None
-) -> None:
+def test_an_error_in_the_second_rename_puts_the_old_one_back(run: Path, error: int | None) -> None:
     old = save(run / "step_9", 9)
     before = lying(run)
 
