@@ -49,6 +49,11 @@ def verified_path(run_dir: Path) -> Path:
     return run_dir / DIRECTORY / _VERIFIED
 
 
+def pins_path(run_dir: Path) -> Path:
+    """Return where the ids of the pinned generations lie."""
+    return run_dir / DIRECTORY / _PINS
+
+
 def pin(run_dir: Path, generation: str) -> None:
     """Keep a generation from every prune; pinning it again changes nothing.
 

@@ -13,7 +13,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ckpt.checkpoint import Slot
 from ckpt.history import History, Row, Segment, grow, onto
@@ -31,6 +31,9 @@ from ckpt.view import (
     Warned,
     Watching,
 )
+
+if TYPE_CHECKING:
+    from ckpt.reflog import Journal
 
 __all__ = [
     "HISTORY_RANK",
@@ -126,10 +129,11 @@ class SketchReplaced:
 
 @dataclass(frozen=True, slots=True)
 class SlotsScanned:
-    """The checkpoints of the run as they are now; `saving_at` as in `RunView`."""
+    """The checkpoints of the run as they are now; `saving_at` and `journal` as in `RunView`."""
 
     slots: tuple[Slot, ...]
     saving_at: float | None = None
+    journal: "Journal | None" = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,8 +225,8 @@ def _after(view: RunView, event: RunEvent) -> RunView:
 def _after_look(view: RunView, event: RunEvent) -> RunView:
     """Take what is told of the run as a whole."""
     match event:
-        case SlotsScanned(slots, saving_at):
-            return replace(view, slots=slots, saving_at=saving_at)
+        case SlotsScanned(slots, saving_at, journal):
+            return replace(view, slots=slots, saving_at=saving_at, journal=journal)
         case ProcessSeen(process):
             return replace(view, process=process)
         case TaskRead(task):

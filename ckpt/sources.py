@@ -38,6 +38,7 @@ from ckpt.run import (
 )
 
 if TYPE_CHECKING:
+    from ckpt.reflog import Journal
     from ckpt.watch import Targets
 
 STATE, METRICS, TRAINER_LOG = "training_state.json", "metrics.jsonl", "trainer_log.jsonl"
@@ -84,6 +85,7 @@ class RunReader:
 
         self._scanner = Scanner(self.run_dir)
         self._slots: tuple[Slot, ...] = ()
+        self._journal: Journal | None = None
         self._saving_at: float | None = None
         self._noticed: dict[str, tuple[Warned, ...]] = {}
         self._directories: dict[Path, _Directory] = {}
@@ -112,14 +114,16 @@ class RunReader:
     @property
     def targets(self) -> "Targets":
         """What to watch; it changes with what `read` finds."""
-        from ckpt.control import verified_path
+        from ckpt.control import pins_path, verified_path
+        from ckpt.reflog import reflog_path
         from ckpt.watch import Targets
 
+        control = (verified_path, pins_path, reflog_path)
         names = [self.run_dir / name for name in WATCHED_NAMES]
         files = dict.fromkeys((*names, *self._files, *self._merged_paths()))
         below = [path for path in self._directories if path != self.run_dir]
         return Targets(
-            state_files=(*files, verified_path(self.run_dir)),
+            state_files=(*files, *(path(self.run_dir) for path in control)),
             run_directories=(self.run_dir, *below),
             checkpoint_directories=tuple(slot.path for slot in self._slots),
         )
@@ -282,9 +286,9 @@ class RunReader:
             yield from self._notice("slots", (Warned("unreadable", message, str(self.run_dir)),))
             return
         yield from self._notice("slots", ())
-        if slots != self._slots:
-            self._slots = slots
-            yield SlotsScanned(slots, self._saving_at)
+        if slots != self._slots or self._scanner.journal is not self._journal:
+            self._slots, self._journal = slots, self._scanner.journal
+            yield SlotsScanned(slots, self._saving_at, self._journal)
         yield from self._notice("set", tuple(self._set_warnings()))
 
     def _set_warnings(self) -> Iterator[Warned]:
@@ -335,7 +339,7 @@ class RunReader:
             saving_at = None
         if saving_at != self._saving_at:
             self._saving_at = saving_at
-            yield SlotsScanned(self._slots, saving_at)
+            yield SlotsScanned(self._slots, saving_at, self._journal)
 
     # ---- the rest ------------------------------------------------------------------------------
 

@@ -7,11 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ckpt.checkpoint import NOTHING, Slot
 from ckpt.history import History, Segment
 from ckpt.series import SeriesView
+
+if TYPE_CHECKING:
+    from ckpt.reflog import Journal
 
 
 class HealthState(StrEnum):
@@ -139,6 +142,7 @@ class RunView:
     `seen_at` is the time of the last batch of events (epoch seconds); ages are counted from it.
     `is_reachable` is False while the run's directory is gone; what was known is kept.
     `saving_at` is when a checkpoint that is being written was last touched, None when none is.
+    `journal` is what was done to the slots, as of the same look as they; None: not looked yet.
 
     The fields behind `warnings` are what `apply` works with: all histories by source, the rough
     ones that stand in while an exact one is being read, and what was noticed, by its subject.
@@ -171,6 +175,7 @@ class RunView:
     task: Mapping[str, Any] = field(default_factory=lambda: NOTHING)
     watching: Watching = Watching()
     slots: tuple[Slot, ...] = ()
+    journal: "Journal | None" = None
     newest_verified: str | None = None
     at_risk: AtRisk = AtRisk()
     disk: Disk = Disk()
