@@ -7,7 +7,7 @@ strict JSON only. Knows nothing of files or of any format's fields.
 import json
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeGuard
 
 from ckpt.errors import DuplicateKey, TornRead
@@ -124,6 +124,17 @@ def dumps_ascii(value: Any) -> str:
 def finite_or_none(value: float | None) -> float | None:
     """Return the number, or None where strict JSON has no word for it."""
     return value if value is not None and math.isfinite(value) else None
+
+
+def without_nonfinite(value: Any) -> Any:
+    """Return a JSON value with null for every number in it that strict JSON has no word for."""
+    if isinstance(value, float):
+        return finite_or_none(value)
+    if isinstance(value, Mapping):
+        return {key: without_nonfinite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [without_nonfinite(item) for item in value]
+    return value
 
 
 _DECODER = json.JSONDecoder()

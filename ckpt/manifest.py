@@ -5,7 +5,7 @@ manifest says, never what lies on the disk beside it.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +17,7 @@ NAME = "manifest.json"
 VERSION = 1
 REQUIRED = ("meta.json", "config.json", "model.safetensors")
 EXTENSION = "ckpt"
+EXTENSION_VERSION = 1
 _SHA256 = re.compile(r"[0-9a-fA-F]{64}")
 _GENERATION = re.compile(r"[0-9A-Za-z_-]{1,64}")
 _FACTS = {"created_at": str, "optimizer_step": int, "policy_version": int}
@@ -68,8 +69,11 @@ class Manifest:
     findings: tuple[Finding, ...] = ()
 
 
-def read_manifest(data: bytes) -> Manifest:
-    """Read the bytes of a manifest.json; whatever is wrong with them becomes findings."""
+def read_manifest(data: bytes, *, required: Collection[str] = REQUIRED) -> Manifest:
+    """Read the bytes of a manifest.json; whatever is wrong with them becomes findings.
+
+    `required` are the files that it must list: those of AstrAI, or of another kind of directory.
+    """
     try:
         value = jsontext.parse(data, path=NAME)
     except DuplicateKey as error:
@@ -88,7 +92,9 @@ def read_manifest(data: bytes) -> Manifest:
         return _unusable("unsupported-version", text)
     odd = list(_oddities(data, value))
     wrong = [_error("bad-manifest", f"{NAME}: {text}") for text in _problems(value)]
-    return Manifest(findings=(*wrong, *odd)) if wrong else _from_fields(value, odd)
+    if wrong:
+        return Manifest(findings=(*wrong, *odd))
+    return _from_fields(value, odd, required)
 
 
 def build(
@@ -116,6 +122,20 @@ def build(
     if extension is not None:
         value[EXTENSION] = dict(extension)
     return jsontext.dumps(value, indent=2).encode()
+
+
+def extension_of(
+    origin: Origin, *, chunk_bytes: int, chunks: Mapping[str, Sequence[str]]
+) -> Mapping[str, Any]:
+    """Return our extension: where the payload comes from, and the hashes of its files' chunks."""
+    return {
+        "v": EXTENSION_VERSION,
+        "generation": origin.generation,
+        "parent": origin.parent,
+        "slot": origin.slot,
+        "chunk_bytes": chunk_bytes,
+        "chunks": {name: list(hashes) for name, hashes in sorted(chunks.items())},
+    }
 
 
 def is_safe_name(name: str) -> bool:
@@ -187,7 +207,9 @@ def _if_no_texts(where: str, found: Any) -> Iterator[str]:
         yield f"{where}: expected a list of text, found {odd!r:.60} in it"
 
 
-def _from_fields(value: Mapping[str, Any], odd: Iterable[Finding]) -> Manifest:
+def _from_fields(
+    value: Mapping[str, Any], odd: Iterable[Finding], required: Collection[str]
+) -> Manifest:
     findings = []
     files = {}
     for name, entry in value["files"].items():
@@ -196,7 +218,7 @@ def _from_fields(value: Mapping[str, Any], odd: Iterable[Finding]) -> Manifest:
         else:
             text = f"{NAME}: lists {name!r}, which is no plain file name of this directory"
             findings.append(_error("bad-entry-name", text))
-    missing = [name for name in REQUIRED if name not in files]
+    missing = [name for name in required if name not in files]
     findings += [_error("bad-manifest", f"{NAME}: does not list {name}") for name in missing]
     facts = {key: value.get(key) for key, kind in _FACTS.items() if type(value.get(key)) is kind}
     extension = value.get(EXTENSION)

@@ -13,12 +13,13 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Annotated, Any, Protocol, Self
+from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, ValidationError
 
 from ckpt import fs, jsontext
-from ckpt.errors import CheckpointError, PublishError
+from ckpt.arrays import ArrayLike, pack
+from ckpt.errors import CheckpointError
 from ckpt.operation import drive
 
 STATE_NAME, METRICS_NAME, RUN_NAME = "training_state.json", "metrics.jsonl", "run.json"
@@ -28,27 +29,6 @@ _ENV_PREFIXES = ("CUDA_", "NCCL_", "OMP_", "PYTORCH_", "SLURM_", "TORCH_", "HF_"
 _ENV_NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT",
               "CONDA_DEFAULT_ENV", "VIRTUAL_ENV", "PYTHONPATH", "LD_LIBRARY_PATH")  # fmt: skip
 _PACKAGES = ("torch", "numpy", "safetensors", "transformers", "accelerate", "peft", "ckpt-monitor")
-_DTYPES = {
-    "bool": "BOOL", "int8": "I8", "uint8": "U8", "int16": "I16", "uint16": "U16", "int32": "I32",
-    "uint32": "U32", "int64": "I64", "uint64": "U64", "float16": "F16", "bfloat16": "BF16",
-    "float32": "F32", "float64": "F64", "complex64": "C64", "float8_e4m3fn": "F8_E4M3",
-    "float8_e5m2": "F8_E5M2",
-}  # fmt: skip
-
-
-class ArrayLike(Protocol):
-    """What a tensor must have to be saved: numpy arrays do."""
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Its extent along each axis; `()` for a scalar."""
-
-    @property
-    def dtype(self) -> Any:
-        """A dtype with `name` (`float32`), `byteorder` and `newbyteorder`, as numpy's."""
-
-    def tobytes(self) -> bytes:
-        """Its elements in row-major order, whatever its strides are."""
 
 
 class Recorder:
@@ -131,13 +111,13 @@ class Recorder:
             PublishError: no checkpoint stands at the name, or the disk refused; what was live is.
             Busy: somebody else was changing the run all the time.
         """
-        from ckpt.formats.astrai import write_checkpoint
+        from ckpt.formats.astrai_write import write_checkpoint
         from ckpt.generations import Staging, publish
 
         self._write_state()
         epoch = self._state["epoch"]
         target = self.run_dir / (name or f"epoch_{epoch}_step_{step}")
-        buffers = [_buffer(key, tensor) for key, tensor in tensors.items()]
+        packed = pack(tensors)
         full_meta = {
             **(meta or {}),
             "epoch": epoch,
@@ -149,7 +129,14 @@ class Recorder:
             full_meta["loss"] = loss
 
         def write(staging: Staging) -> None:
-            write_checkpoint(staging.path, full_meta, self._config, buffers, slot=target.name)
+            write_checkpoint(
+                staging.path,
+                full_meta,
+                self._config,
+                packed.buffers,
+                origin=staging.origin,
+                tied=packed.tied,
+            )
 
         drive(publish(target, write, run_dir=self.run_dir))
         return target
@@ -310,23 +297,6 @@ def _packed_commit(packed: Path, reference: str) -> str | None:
     except OSError:
         return None
     return next((line.split()[0] for line in lines if line.endswith(f" {reference}")), None)
-
-
-def _buffer(name: str, tensor: ArrayLike) -> tuple[str, str, tuple[int, ...], memoryview]:
-    """(name, dtype, shape, bytes) of a tensor, little-endian and row-major whatever it was."""
-    dtype = tensor.dtype
-    spelt = _DTYPES.get(str(getattr(dtype, "name", dtype)))
-    if spelt is None:
-        raise PublishError(
-            f"tensor {name!r}: dtype {dtype} cannot be saved",
-            hint=f"convert it to one of {', '.join(sorted(_DTYPES))}",
-        )
-    if getattr(dtype, "byteorder", "=") == ">":
-        converted: Any = tensor
-        tensor = converted.astype(dtype.newbyteorder("<"))
-    # tobytes() is row-major whatever the strides are: the buffer of a column-major array would
-    # be saved as other values, silently
-    return name, spelt, tuple(tensor.shape), memoryview(tensor.tobytes())
 
 
 def _number(name: str, value: Any) -> float:

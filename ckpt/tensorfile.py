@@ -1,8 +1,7 @@
-"""safetensors files: a header reader that checks every bound, a writer that hashes on its way.
+"""Headers of safetensors files, read with every bound checked.
 
-The reader looks at the header only and turns whatever is wrong into findings: the first problem
-and where it is, and every tensor that can still be listed. The writer takes buffers, never a
-framework's tensors. Neither knows what a checkpoint is.
+Looks at the header only and turns whatever is wrong into findings: the first problem and where it
+is, and every tensor that can still be listed. Does not know what a checkpoint is.
 """
 
 import math
@@ -10,11 +9,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, TypeAlias, TypeGuard
+from typing import Any, TypeGuard
 
 from ckpt import fs, jsontext
 from ckpt.checkpoint import Finding, Severity, Tensor
-from ckpt.errors import DuplicateKey, PublishError, TornRead
+from ckpt.errors import DuplicateKey, TornRead
 
 MAX_HEADER_BYTES = 100_000_000
 LENGTH_BYTES = 8
@@ -27,10 +26,6 @@ DTYPE_BITS: Mapping[str, int] = {
 """Width of every dtype that safetensors 0.8 knows, in the library's own order."""
 
 _INT_ONLY = {int}
-_ORDER = {dtype: place for place, dtype in enumerate(DTYPE_BITS)}
-
-Buffer: TypeAlias = tuple[str, str, tuple[int, ...], memoryview]
-"""(name, dtype, shape, row-major little-endian bytes)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +40,6 @@ class Header:
     header_bytes: int = 0
     size_bytes: int | None = None
     findings: tuple[Finding, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Written:
-    """What the writer wrote: the file's size and its sha256 in lower case."""
-
-    size_bytes: int
-    sha256: str
 
 
 def read_header(path: Path, file: str) -> Header:
@@ -225,7 +212,7 @@ def _judged(
     bits = DTYPE_BITS.get(dtype)
     if bits is None:
         bad("unknown-dtype", f"unsupported dtype {dtype}")
-    elif (problem := _size_problem(dtype, bits, shape, end - begin)) is not None:
+    elif (problem := size_problem(dtype, bits, shape, end - begin)) is not None:
         bad("bad-offsets", problem)
     return Tensor(name, dtype, tuple(shape), end - begin, file, start + begin, start + end)
 
@@ -236,7 +223,8 @@ def _are_sizes(value: Any) -> TypeGuard[list[int]]:
     return not value or (set(map(type, value)) == _INT_ONLY and min(value) >= 0)
 
 
-def _size_problem(dtype: str, bits: int, shape: Sequence[int], given: int) -> str | None:
+def size_problem(dtype: str, bits: int, shape: Sequence[int], given: int) -> str | None:
+    """Say what is wrong with a range of `given` bytes for a dtype and shape; None: nothing."""
     total = math.prod(shape) * bits
     if total >= 1 << 67 or any(extent >= 1 << 64 for extent in shape):
         return f"shape {list(shape)!r:.80} is impossible: more elements than 64 bits count"
@@ -279,80 +267,3 @@ def _cannot_read(error: OSError, file: str) -> Finding:
 
 def _error(code: str, message: str, file: str) -> Finding:
     return Finding(code, Severity.ERROR, message, file)
-
-
-# ---- writing -------------------------------------------------------------------------------
-
-
-def write_tensors(
-    path: Path, buffers: Sequence[Buffer], metadata: Mapping[str, str] | None = None
-) -> Written:
-    """Write a new safetensors file, durable, byte for byte as the safetensors library would.
-
-    Hashed in the same pass; space is reserved before the first byte. Metadata is sorted; the
-    library's is in random order.
-
-    Raises:
-        PublishError: a buffer does not fit its dtype and shape, is not contiguous, a name is given
-            twice, metadata is no text, or the header would be larger than readers accept.
-        OSError: the disk refused.
-    """
-    ordered = sorted(buffers, key=lambda buffer: (-_place(buffer), buffer[0]))
-    header = _build_header(ordered, metadata)
-    size = len(header) + sum(buffer[3].nbytes for buffer in ordered)
-    import hashlib  # late: only a writer hashes
-
-    digest = hashlib.sha256(header)
-    with fs.NewFile(path) as file:
-        file.reserve(size)
-        file.write(header)
-        for _, _, _, data in ordered:
-            flat = data.cast("B") if data.nbytes else data
-            for at in range(0, data.nbytes, fs.BLOCK_BYTES):
-                block = flat[at : at + fs.BLOCK_BYTES]
-                file.write(block)
-                digest.update(block)
-        file.sync()
-    return Written(size, digest.hexdigest())
-
-
-def _place(buffer: Buffer) -> int:
-    name, dtype, _, _ = buffer
-    if dtype not in _ORDER:
-        raise PublishError(f"tensor {name!r}: unsupported dtype {dtype}")
-    return _ORDER[dtype]
-
-
-def _build_header(ordered: Sequence[Buffer], metadata: Mapping[str, str] | None) -> bytes:
-    fields: dict[str, Any] = {}
-    if metadata is not None:
-        for key, item in metadata.items():
-            if not isinstance(item, str):
-                raise PublishError(f"metadata {key!r}: expected text, found {item!r:.60}")
-        fields["__metadata__"] = dict(sorted(metadata.items()))
-    at = 0
-    for name, dtype, shape, data in ordered:
-        _check_buffer(name, dtype, shape, data)
-        if name in fields:
-            raise PublishError(f"tensor {name!r} is given twice")
-        end = at + data.nbytes
-        fields[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [at, end]}
-        at = end
-    text = jsontext.dumps_compact(fields).encode()
-    text += b" " * (-len(text) % LENGTH_BYTES)
-    if len(text) > MAX_HEADER_BYTES:
-        raise PublishError(
-            f"a header of {len(text):,} bytes is larger than readers accept (100,000,000)",
-            hint="save fewer tensors a file",
-        )
-    return len(text).to_bytes(LENGTH_BYTES, "little") + text
-
-
-def _check_buffer(name: str, dtype: str, shape: Sequence[int], data: memoryview) -> None:
-    if name == "__metadata__":
-        raise PublishError("a tensor cannot be named __metadata__")
-    if not data.c_contiguous:
-        raise PublishError(f"tensor {name!r}: its buffer is not contiguous")
-    problem = _size_problem(dtype, DTYPE_BITS[dtype], shape, data.nbytes)
-    if problem is not None:
-        raise PublishError(f"tensor {name!r}: {problem}")

@@ -6,9 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from ckpt.formats.astrai import write_checkpoint
-from ckpt.tensorfile import Buffer, write_tensors
+from ckpt.formats.astrai_write import write_checkpoint
+from ckpt.formats.ferrotensor_set import SetText, write_set
+from ckpt.formats.ferrotensor_state import TrainingState
+from ckpt.formats.ferrotensor_write import checkpoint_chunks, state_text
+from ckpt.manifest import Origin
+from ckpt.tensorwriter import Buffer, write_tensors
 
+ORIGIN = Origin("00112233aabb", None, "epoch_1_step_40")
 GOLDEN = Path(__file__).parent / "data" / "golden"
 
 
@@ -37,9 +42,24 @@ def astrai(parent: Path) -> Path:
     target.mkdir()
     meta = {"epoch": 1, "consumed_samples": 80, "timestamp": "2026-01-01T00:00:00"}
     tensors = [floats("head.bias", 1, 2), floats("head.weight", 3, 4, 5)]
-    write_checkpoint(
-        target, {**meta, "optimizer_step": 40}, {"hidden": 2}, tensors, slot=target.name
+    write_checkpoint(target, {**meta, "optimizer_step": 40}, {"hidden": 2}, tensors, origin=ORIGIN)
+    return target
+
+
+def lora_set(parent: Path) -> Path:
+    target = parent / "lora_step_5"
+    target.mkdir()
+    state = TrainingState(step=5, total_steps=9)
+    moments = {"q.lora_a": [0.5, 0.25]}
+    adamw = {"lr": 1e-4, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.0, "t": 5.0}
+    optimizer = {**adamw, "m_states": moments, "v_states": moments}
+    text = SetText(
+        state_text(state, {}, file="training_state.json"),
+        checkpoint_chunks(state, optimizer, None, file="training_checkpoint.json"),
     )
+    metadata = {"format": "ferrotensor-lora", "rank": "2", "alpha": "4", "target_modules": "q"}
+    origin = Origin("0123456789ab", None, target.name)
+    write_set(target, [floats("q.lora_a", 1, 2)], metadata, text, origin=origin)
     return target
 
 
@@ -117,4 +137,5 @@ SAMPLES = (
     Sample(
         "huggingface", golden("astrai", "sharded_hf", "tree", "base"), optional=("config.json",)
     ),
+    Sample("ferrotensor_set", lora_set, hashed=True),
 )

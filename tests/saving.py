@@ -9,7 +9,7 @@ from samples import floats
 from trees import snapshot
 
 from ckpt import fs, reflog
-from ckpt.formats.astrai import write_checkpoint
+from ckpt.formats.astrai_write import write_checkpoint
 from ckpt.generations import Known, Staging, publish, scan
 from ckpt.operation import drive
 
@@ -25,7 +25,7 @@ def meta(step: int) -> dict[str, Any]:
 
 def fill(staging: Staging, step: int, *values: float) -> None:
     buffers = [floats("w", *(values or (float(step), 2.0)))]
-    write_checkpoint(staging.path, meta(step), {"hidden": 2}, buffers, slot=staging.origin.slot)
+    write_checkpoint(staging.path, meta(step), {"hidden": 2}, buffers, origin=staging.origin)
 
 
 def save(target: Path, step: int, *values: float, run_dir: Path | None = None) -> str:

@@ -16,7 +16,7 @@ from ckpt.formats import inspect
 from ckpt.formats.astrai import AstrAI
 from ckpt.manifest import Listed, build, read_manifest
 from ckpt.operation import drive
-from ckpt.tensorfile import write_tensors
+from ckpt.tensorwriter import write_tensors
 from ckpt.verify import verify
 
 WHOLE = (

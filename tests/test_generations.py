@@ -21,7 +21,7 @@ from ckpt.generations import (
     run_of,
     scan,
 )
-from ckpt.tensorfile import write_tensors
+from ckpt.tensorwriter import write_tensors
 
 NEW, OLD = "cb0641b6c090", "3118428afca4"
 RETIRED, STAGING = ".epoch_0_step_1.retired-n7l8kf_w", ".epoch_0_step_1.tmp-0ll_d68o"

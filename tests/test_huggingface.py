@@ -11,7 +11,7 @@ from ckpt.checkpoint import Checkpoint, Depth, Severity, Verdict
 from ckpt.errors import NoCheckpoint
 from ckpt.formats import format_of, inspect
 from ckpt.operation import drive
-from ckpt.tensorfile import write_tensors
+from ckpt.tensorwriter import write_tensors
 from ckpt.verify import verify
 
 FIRST, SECOND = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"

@@ -27,7 +27,8 @@ from ckpt.generations.kt_retired import RetiredIndex, abandoned, list_retired, p
 from ckpt.generations.kt_slot import kt_slot, live_generation
 from ckpt.lock import writing
 from ckpt.operation import drive
-from ckpt.tensorfile import Buffer, read_header
+from ckpt.tensorfile import read_header
+from ckpt.tensorwriter import Buffer
 
 EXPERTS, INNER, HIDDEN = 2, 3, 4
 OLD = "0" * 31 + "a"
@@ -56,7 +57,8 @@ def writer(value: int, layers: tuple[int, ...] = (0, 1)) -> Callable[[Path, str]
 
 
 def save(run: Path, value: int, layers: tuple[int, ...] = (0, 1)) -> str:
-    change = drive(publish_kt(run / "checkpoint-6", writer(value, layers), run_dir=run))
+    swapped = drive(publish_kt(run / "checkpoint-6", writer(value, layers), run_dir=run))
+    (change,) = swapped.changes
     assert change.after is not None
     return change.after
 

@@ -77,9 +77,9 @@ def test_only_fs_touches_the_disk(source: Path) -> None:
         ("safetensors", TORCH),
         ("watchdog", {"ckpt/watch.py"}),
         ("subprocess", {"ckpt/machine.py", "ckpt/launch.py", "ckpt/shim.py", "monitor/demo.py"}),
-        ("numpy", {"ckpt/tensors.py", "monitor/demo.py", *TORCH}),
+        ("numpy", {"ckpt/tensors.py", "ckpt/ferrotensor/adapter.py", "monitor/demo.py", *TORCH}),
         ("pickle", set()),
-        ("mmap", set()),
+        ("mmap", {"ckpt/fs/direct.py"}),  # memory that is aligned; no file is ever mapped
     ],
 )
 def test_a_package_stays_where_it_belongs(package: str, allowed: set[str]) -> None:

@@ -17,7 +17,7 @@ from ckpt.cli import main
 from ckpt.formats import inspect
 from ckpt.generations import scan
 from ckpt.operation import drive
-from ckpt.tensorfile import write_tensors
+from ckpt.tensorwriter import write_tensors
 from ckpt.verify import verify
 
 

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 from ckpt import fs
 from ckpt.errors import PublishError
-from ckpt.tensorfile import read_header, write_tensors
+from ckpt.tensorfile import read_header
+from ckpt.tensorwriter import write_tensors
 
 
 def raw(header: bytes | dict[str, Any], data: bytes = b"") -> bytes:

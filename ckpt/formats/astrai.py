@@ -6,14 +6,13 @@ meta.json is the truth.
 
 import hashlib
 import math
-import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any, ClassVar
 
-from ckpt import fs, jsontext
+from ckpt import fs
 from ckpt.checkpoint import (
     NOTHING,
     UNSUPPORTED_CODES,
@@ -45,8 +44,8 @@ from ckpt.formats.directory import (
     whole_number,
 )
 from ckpt.manifest import NAME as MANIFEST
-from ckpt.manifest import Listed, Manifest, build, read_manifest
-from ckpt.tensorfile import Buffer, read_header, write_tensors
+from ckpt.manifest import Manifest, read_manifest
+from ckpt.tensorfile import read_header
 
 _MAX_JSON_BYTES = 64 << 20
 _QUARTER_HOUR_S, _WIDEST_ZONE_S = 900, 14.25 * 3600
@@ -142,34 +141,6 @@ class AstrAI:
             parent=manifest.parent,
         )
         return checkpoint, manifest
-
-
-def write_checkpoint(
-    directory: Path,
-    meta: Mapping[str, Any],
-    config: Mapping[str, Any],
-    buffers: Sequence[Buffer],
-    *,
-    slot: str,
-) -> None:
-    """Fill a staging directory with a checkpoint that AstrAI loads; the manifest comes last.
-
-    Every file is durable before the manifest that lists it. `slot` is the name that the directory
-    will be published under.
-
-    Raises:
-        PublishError: a tensor cannot be written as it is.
-        OSError: the disk refused.
-    """
-    written = write_tensors(directory / WEIGHTS, buffers)
-    listed = {WEIGHTS: Listed(written.size_bytes, written.sha256)}
-    for name, value in ((META, meta), (CONFIG, config)):
-        data = jsontext.dumps(value, indent=2).encode()
-        fs.write_new(directory / name, data)
-        listed[name] = Listed(len(data), hashlib.sha256(data).hexdigest())
-    extension = {"v": 1, "generation": os.urandom(6).hex(), "parent": None, "slot": slot}
-    names = [buffer[0] for buffer in buffers]
-    fs.replace_bytes(directory / MANIFEST, build(listed, names, meta=meta, extension=extension))
 
 
 # ---- the JSON files ------------------------------------------------------------------------

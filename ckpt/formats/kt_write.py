@@ -20,7 +20,8 @@ from ckpt.formats.kt_index import (
     Shard,
     shard_name,
 )
-from ckpt.tensorfile import Buffer, Header, read_header, write_tensors
+from ckpt.tensorfile import Header, read_header
+from ckpt.tensorwriter import Buffer, write_tensors
 
 _TEMPORARY_SUFFIX = ".tmp"
 

@@ -6,6 +6,7 @@ is.
 """
 
 from ckpt.fs.calls import Call, Hook, hooked
+from ckpt.fs.direct import ALIGNMENT, DirectFile, aligned_memory
 from ckpt.fs.looking import (
     Entry,
     Identity,
@@ -58,9 +59,11 @@ from ckpt.fs.writing import (
 )
 
 __all__ = [
+    "ALIGNMENT",
     "BLOCK_BYTES",
     "LOCAL_TYPES",
     "Call",
+    "DirectFile",
     "Directory",
     "Entry",
     "File",
@@ -70,6 +73,7 @@ __all__ = [
     "Mount",
     "NewFile",
     "Stamp",
+    "aligned_memory",
     "append_bytes",
     "appending",
     "boot_id",

@@ -11,7 +11,7 @@ import torch
 
 from ckpt.errors import DoesNotFit
 from ckpt.formats.kt_index import PROJECTIONS
-from ckpt.tensorfile import Buffer
+from ckpt.tensorwriter import Buffer
 from ckpt.torch.tensors import buffer_of
 
 Shapes: TypeAlias = Mapping[str, tuple[int, int, int]]

@@ -2,9 +2,8 @@
 
 import hashlib
 import io
-import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Self, cast
 
@@ -13,11 +12,11 @@ import torch
 from ckpt import fs, jsontext
 from ckpt.errors import PublishError
 from ckpt.formats.astrai_listing import CONFIG, META, WEIGHTS
-from ckpt.generations import publish_new
+from ckpt.generations import Staging, publish
 from ckpt.manifest import NAME as MANIFEST
 from ckpt.manifest import Listed, build
 from ckpt.operation import drive
-from ckpt.tensorfile import write_tensors
+from ckpt.tensorwriter import write_tensors
 from ckpt.torch import extras as extra_files
 from ckpt.torch.tensors import Packed, pack
 
@@ -70,25 +69,36 @@ def check_json(name: str, value: Mapping[str, Any]) -> None:
             raise PublishError(message, hint="give None for a number that is not finite") from None
 
 
-def publish_payload(target: Path, payload: Payload, *, run_dir: Path | None) -> Path:  # noqa: ARG001 - publishing over a name asks for it
+def publish_payload(target: Path, payload: Payload, *, run_dir: Path | None) -> Path:
     """Write a payload into staging and publish it as `target`; durable when this returns.
 
     Raises:
         PublishError: the target is no checkpoint, or the disk refused.
+        Busy: somebody else held the run's lock all the time.
     """
-    target = target.absolute()
-    try:
-        fs.make_directory(target.parent, parents=True)
-    except OSError as error:
-        message = f"{target.parent}: cannot be made: {error.strerror or error}"
-        raise PublishError(message, path=str(target)) from error
-    return drive(publish_new(target, lambda staging: _fill(staging, payload, target.name)))
+    done = publish(target.absolute(), lambda staging: _fill(staging, payload), run_dir=run_dir)
+    return drive(done).path
+
+
+def publish_model(target: Path, weights: Packed, config: Mapping[str, Any]) -> Path:
+    """Write weights and a config, and nothing else, and publish them as `target`.
+
+    Raises:
+        PublishError, Busy: as `publish_payload`.
+    """
+
+    def write(staging: Staging) -> None:
+        write_tensors(staging.path / WEIGHTS, weights.buffers, weights.tied or None)
+        fs.write_new(staging.path / CONFIG, jsontext.dumps(config, indent=2).encode())
+
+    return drive(publish(target, write)).path
 
 
 # ---- private ----------------------------------------------------------------------------------
 
 
-def _fill(staging: Path, payload: Payload, slot: str) -> None:
+def _fill(place: Staging, payload: Payload) -> None:
+    staging, origin = place.path, place.origin
     tied = payload.weights.tied
     written = write_tensors(staging / WEIGHTS, payload.weights.buffers, tied or None)
     listed = {WEIGHTS: Listed(written.size_bytes, written.sha256)}
@@ -103,7 +113,7 @@ def _fill(staging: Path, payload: Payload, slot: str) -> None:
         data = jsontext.dumps(value, indent=2).encode()
         fs.write_new(staging / name, data)
         listed[name] = Listed(len(data), hashlib.sha256(data).hexdigest())
-    extension = {"v": 1, "generation": os.urandom(6).hex(), "parent": None, "slot": slot}
+    extension = {"v": 1, **asdict(origin)}
     names = [buffer[0] for buffer in payload.weights.buffers]
     manifest = build(listed, names, meta=payload.meta, extension=extension)
     fs.replace_bytes(staging / MANIFEST, manifest)

@@ -11,7 +11,7 @@ import torch
 
 from ckpt.checkpoint import Tensor
 from ckpt.errors import PublishError, UnsupportedVersion
-from ckpt.tensorfile import Buffer
+from ckpt.tensorwriter import Buffer
 
 _SPELT = {
     "BOOL": "bool", "U8": "uint8", "I8": "int8", "U16": "uint16", "I16": "int16",

@@ -8,8 +8,11 @@ from pathlib import Path
 from frame import Row, side_by_side
 
 from ckpt.checkpoint import Depth
-from ckpt.formats.astrai import AstrAI, write_checkpoint
-from ckpt.tensorfile import Buffer, read_header, write_tensors
+from ckpt.formats.astrai import AstrAI
+from ckpt.formats.astrai_write import write_checkpoint
+from ckpt.manifest import Origin
+from ckpt.tensorfile import read_header
+from ckpt.tensorwriter import Buffer, write_tensors
 
 TENSORS = 10_000
 WRITTEN_BYTES = 64 << 20
@@ -78,7 +81,7 @@ def run(quick: bool) -> list[Row]:
             {"epoch": 0, "optimizer_step": 1},
             {},
             [(f"layers.{at}.weight", "F32", (1,), memoryview(b"1234")) for at in range(400)],
-            slot=small.name,
+            origin=Origin("0123456789ab", None, small.name),
         )
         manifest = small / "manifest.json"
         glancing = side_by_side(
