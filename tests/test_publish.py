@@ -143,7 +143,6 @@ def test_without_an_exchange_the_old_one_is_durably_retired_first(run: Path) -> 
         seen = order(run)
     assert seen == [
         *STAGED,
-        ("exchange", "step_9"),
         ("rename", "RETIRED"),
         ("fsync-directory", "run"),
         ("rename", "step_9"),

@@ -208,14 +208,23 @@ def test_arrays_of_any_stride_are_saved_with_the_values_that_they_show(tmp_path:
     assert drive(verify(saved, Depth.BYTES)).verdict is Verdict.INTACT
 
 
-def test_a_taken_name_is_refused_and_what_stands_there_stays(tmp_path: Path) -> None:
+def test_a_step_saved_again_retires_what_was_saved_before(tmp_path: Path) -> None:
     recorder = Recorder(tmp_path)
     saved = recorder.save(5, {"w": np.zeros(2, np.float32)})
     before = (saved / "model.safetensors").read_bytes()
-    with pytest.raises(PublishError, match="epoch_0_step_5"):
+    recorder.save(5, {"w": np.ones(2, np.float32)})
+    assert (saved / "model.safetensors").read_bytes() != before
+    (retired,) = tmp_path.glob(".epoch_0_step_5.retired-*")
+    assert (retired / "model.safetensors").read_bytes() == before
+
+
+def test_a_taken_name_is_refused_and_what_stands_there_stays(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path)
+    (tmp_path / "epoch_0_step_5").mkdir()
+    (tmp_path / "epoch_0_step_5" / "thesis.tex").write_text("mine")
+    with pytest.raises(PublishError, match=r"epoch_0_step_5: what stands there is no checkpoint"):
         recorder.save(5, {"w": np.ones(2, np.float32)})
-    assert (saved / "model.safetensors").read_bytes() == before
-    assert [entry.name for entry in tmp_path.iterdir() if entry.name.startswith(".")] == []
+    assert [path.name for path in (tmp_path / "epoch_0_step_5").iterdir()] == ["thesis.tex"]
 
 
 def test_a_dtype_that_safetensors_does_not_know_is_refused_by_name(tmp_path: Path) -> None:
