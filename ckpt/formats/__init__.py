@@ -9,6 +9,7 @@ from ckpt.errors import NoCheckpoint
 from ckpt.formats.astrai import AstrAI
 from ckpt.formats.base import Format
 from ckpt.formats.ferrotensor import Ferrotensor
+from ckpt.formats.ferrotensor_set import FerrotensorSet
 from ckpt.formats.huggingface import HuggingFace
 from ckpt.formats.kt_adapter import KtAdapter
 from ckpt.formats.kt_full import KtFull
@@ -17,6 +18,7 @@ from ckpt.formats.plain import Plain
 FORMATS: tuple[Format, ...] = (
     KtAdapter(),
     KtFull(),
+    FerrotensorSet(),
     AstrAI(),
     Ferrotensor(),
     HuggingFace(),

@@ -24,6 +24,7 @@ from ckpt.checkpoint import (
 )
 from ckpt.errors import NoCheckpoint, TornRead
 from ckpt.formats.base import Inside, glance_of
+from ckpt.formats.directory import slot_name
 from ckpt.tensorfile import read_header
 
 if TYPE_CHECKING:  # each of the three kinds of file imports its reader when one is met
@@ -31,6 +32,7 @@ if TYPE_CHECKING:  # each of the three kinds of file imports its reader when one
     from ckpt.formats.ferrotensor_state import ParsedState, TrainingState
 
 STATE_NAME = "training_state.json"
+ADAPTER_NAME = "adapter.safetensors"
 CHECKPOINT_NAME = "training_checkpoint.json"
 _MAX_JSON_BYTES = 64 << 20
 _FOREIGN_JSON = re.compile(
@@ -50,13 +52,15 @@ class Ferrotensor:
 
     def owns(self, path: Path) -> bool:
         """Whether the name is ferrotensor's, or a JSON file that nobody else is known for."""
-        return _is_adapter(path.name) or _may_be_checkpoint(path.name) or path.name == STATE_NAME
+        name = slot_name(path.name)
+        return _is_adapter(name) or _may_be_checkpoint(name) or name == STATE_NAME
 
     def is_slot(self, path: Path) -> bool:
         """Whether it is an adapter or a training checkpoint; a state is progress."""
-        if path.name == STATE_NAME:
+        name = slot_name(path.name)
+        if name == STATE_NAME:
             return False
-        if _is_adapter(path.name) or path.name == CHECKPOINT_NAME:
+        if _is_adapter(name) or name == CHECKPOINT_NAME:
             return True
         from ckpt.formats.ferrotensor_checkpoint import has_training_state
 
@@ -72,7 +76,7 @@ class Ferrotensor:
         except NoCheckpoint as error:
             finding = Finding("missing-file", _ERROR, error.message, path.name)
             return Glance(path, self.name, complete=False, findings=(finding,))
-        count = len(seen.tensors) if _is_adapter(path.name) else None
+        count = len(seen.tensors) if _is_adapter(slot_name(path.name)) else None
         return glance_of(seen, tensor_count=count)
 
     def read(self, path: Path, depth: Depth = Depth.HEADERS) -> Checkpoint:
@@ -178,15 +182,16 @@ def _may_be_checkpoint(name: str) -> bool:
 
 
 def _read_kind(seen: Checkpoint, depth: Depth) -> Checkpoint:
-    if seen.path.name == STATE_NAME:
+    name = slot_name(seen.path.name)
+    if name == STATE_NAME:
         return _read_state(seen)
-    if _is_adapter(seen.path.name):
+    if _is_adapter(name):
         from ckpt.formats.ferrotensor_adapter import read_adapter
 
         return read_adapter(seen) if depth >= Depth.HEADERS else seen
     from ckpt.formats.ferrotensor_checkpoint import has_training_state
 
-    if seen.path.name != CHECKPOINT_NAME and not has_training_state(seen.path):
+    if name != CHECKPOINT_NAME and not has_training_state(seen.path):
         message = f"{seen.path}: no training checkpoint: it has no training_state"
         raise NoCheckpoint(message, path=str(seen.path))
     return _read_checkpoint(seen, depth)

@@ -21,6 +21,7 @@ FIELDS = (
     "sequence_length", "fp16", "train_modules", "task", "model_path", "dataset_path", "seed",
 )  # fmt: skip
 OPTIONAL = frozenset({"best_loss", "task", "model_path", "dataset_path", "seed"})
+RESUME_ORDER = ("train_modules", "task", "sequence_length", "model_path")
 REQUIRED = tuple(name for name in FIELDS if name not in OPTIONAL)
 
 
@@ -46,6 +47,11 @@ class TrainingState:
     model_path: str = ""
     dataset_path: str = ""
     seed: int = 0
+
+    @property
+    def remaining_steps(self) -> int:
+        """How many steps are left to do; 0 also where the run went on past its end."""
+        return max(0, self.total_steps - self.step)
 
     def as_mapping(self) -> Mapping[str, Any]:
         """Return the 14 fields in the file's order."""
@@ -112,6 +118,18 @@ def state_from(value: Any, path: str, file: str | None = None) -> ParsedState:
     if missing:
         return ParsedState(None, extra, (_missing(missing, path, named),))
     return _read_fields(value, extra, path, named)
+
+
+def resume_mismatch(recorded: TrainingState, wanted: TrainingState) -> str | None:
+    """Say which setting of a resume first differs from the checkpoint's, None: they fit.
+
+    Compared in ferrotensor's order; an empty text or 0 in the checkpoint is not recorded.
+    """
+    for name in RESUME_ORDER:
+        was, now = getattr(recorded, name), getattr(wanted, name)
+        if was not in ("", 0) and was != now:
+            return f"{name}: the checkpoint says {was!r}, the resume {now!r}"
+    return None
 
 
 def describe(value: Any) -> str:

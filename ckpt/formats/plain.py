@@ -7,7 +7,7 @@ from typing import ClassVar
 from ckpt import fs
 from ckpt.checkpoint import Checkpoint, Depth, FileEntry, Finding, Glance, Severity
 from ckpt.errors import NoCheckpoint
-from ckpt.formats.directory import step_in_name
+from ckpt.formats.directory import slot_name, step_in_name
 from ckpt.tensorfile import Header, read_header
 
 
@@ -19,7 +19,7 @@ class Plain:
 
     def owns(self, path: Path) -> bool:
         """Whether its name ends as such a file's does, and it is a file."""
-        if not path.name.endswith(".safetensors") or path.name.startswith("._"):
+        if not slot_name(path.name).endswith(".safetensors") or path.name.startswith("._"):
             return False
         try:
             found = fs.identity(path)
