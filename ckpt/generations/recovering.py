@@ -12,6 +12,7 @@ from ckpt import fs
 from ckpt.checkpoint import Leftover, Slot, State
 from ckpt.errors import PublishError
 from ckpt.generations import names
+from ckpt.generations.kt_retired import abandoned, prune_kt
 from ckpt.generations.payload import look
 from ckpt.generations.resolving import resolve
 from ckpt.generations.scanner import scan, scan_slot
@@ -65,7 +66,8 @@ def _mend_journal(run_dir: Path) -> Iterator[str]:
 def _end_intents(run_dir: Path) -> Iterator[str]:
     journal = read(run_dir)
     for entry in journal.pending:
-        is_done = _end(run_dir, entry, journal)
+        is_prune = entry.verb == "prune"
+        is_done = _end_prune(run_dir, entry) if is_prune else _end(run_dir, entry, journal)
         conclude(run_dir, entry.sequence, Outcome.DONE if is_done else Outcome.ABORTED)
         slots = ", ".join(change.slot for change in entry.changes)
         how = "ended what was cut off" if is_done else "it had not begun, nothing to take back"
@@ -89,6 +91,22 @@ def _end(run_dir: Path, entry: Entry, journal: Journal) -> bool:
         elif not is_done and (move := _move(run_dir, change)) is not None:
             carry(move)
     return True
+
+
+def _end_prune(run_dir: Path, entry: Entry) -> bool:
+    """Remove the rest of what is half removed; what had not begun to go stays. True: some went."""
+    is_begun = False
+    for change in entry.changes:
+        slot = scan_slot(run_dir, change.slot, Journal())
+        if slot is not None and slot.format == "kt_full":
+            if change.before in abandoned(slot.path, run_dir=run_dir):
+                prune_kt(slot.path, [change.before], run_dir=run_dir)
+        known = slot.generations if slot is not None else ()
+        is_whole = any(
+            each.id == change.before and each.state is not State.TRASH for each in known
+        )
+        is_begun = is_begun or not is_whole
+    return is_begun
 
 
 def _follows(change: Change, later: Entry) -> bool:
@@ -128,7 +146,7 @@ def _fill_names(run_dir: Path) -> Iterator[str]:
         is_inside = best.generation.path == slot.path
         carry(Move(run_dir, change, best.generation.path, is_inside=is_inside))
         conclude(run_dir, sequence, Outcome.DONE)
-        yield f"{slot.name}: {best.reason}: it is live again"
+        yield f"{slot.name}: {best.reason}; it is live now"
 
 
 def _is_abandoned(slot: Slot, best: Path) -> bool:
