@@ -15,21 +15,36 @@ import pytest
 from trees import snapshot
 
 from ckpt import fs
-from ckpt.checkpoint import Verdict
+from ckpt.checkpoint import State, Verdict
 from ckpt.errors import (
     CheckpointError,
     DamagedCheckpoint,
     DoesNotFit,
     NoCheckpoint,
     PublishError,
+    TornRead,
     Untrusted,
 )
+from ckpt.generations import scan
 from ckpt.operation import drive
 from ckpt.verify import verify
 
 torch = pytest.importorskip("torch")
 st = pytest.importorskip("safetensors.torch")
-from ckpt.torch import find, load, load_any, load_into, save  # noqa: E402 - needs torch
+from ckpt.torch import (  # noqa: E402 - needs torch
+    find,
+    load,
+    load_any,
+    load_into,
+    load_json,
+    load_model_config,
+    load_model_weights,
+    load_safetensors,
+    load_state_dict,
+    load_torch,
+    save,
+    save_model,
+)
 
 pytestmark = pytest.mark.torch
 
@@ -198,13 +213,13 @@ def test_an_extra_that_cannot_name_a_file_is_refused(tmp_path: Path, key: Any) -
 def test_an_extra_that_cannot_be_pickled_is_named_and_nothing_is_left(tmp_path: Path) -> None:
     with pytest.raises(PublishError, match="extras: 'hook' cannot be saved"):
         small(tmp_path / "step_1", extras={"hook": lambda: None})
-    assert list(tmp_path.iterdir()) == []
+    assert [each.name for each in tmp_path.iterdir()] == [".ckpt"]
 
 
 @pytest.mark.parametrize(
     ("parts", "words"),
     [
-        ({"meta": {"loss": float("nan")}}, "meta.json: 'loss' cannot be written"),
+        ({"meta": {"tags": {1, 2}}}, "meta.json: 'tags' cannot be written"),
         ({"config": {"kind": object()}}, "config.json: 'kind' cannot be written"),
         ({"epoch": -1}, "epoch: expected a whole number"),
         ({"epoch": True}, "epoch: expected a whole number"),
@@ -235,6 +250,22 @@ def test_a_target_that_is_no_checkpoint_is_refused_and_untouched(
     with pytest.raises(PublishError):
         small(target)
     assert snapshot(tmp_path) == before
+
+
+def test_saving_over_a_checkpoint_retires_it(tmp_path: Path) -> None:
+    for value in (1.0, 2.0, 3.0):
+        path = small(tmp_path / "run" / "step_1", value)
+    assert load(path).state_dict["w"].tolist() == [3.0] * 4
+    (slot,) = scan(tmp_path / "run")
+    assert [each.state for each in slot.generations] == [
+        State.LIVE, State.RETIRED, State.RETIRED,
+    ]  # fmt: skip
+    newest = slot.generations[1]
+    assert load(newest.path).state_dict["w"].tolist() == [2.0] * 4
+    shutil.rmtree(path)
+    loaded = load(path)
+    assert loaded.state_dict["w"].tolist() == [2.0] * 4
+    assert loaded.reason is not None
 
 
 # ---- what AstrAI would read -------------------------------------------------------------------
@@ -399,6 +430,46 @@ def test_a_meta_beside_sharded_weights_is_a_checkpoint(golden: Path, tmp_path: P
     (path / "model.safetensors.index.json").write_text(json.dumps(index))
     with pytest.raises(DamagedCheckpoint, match="no plain file name"):
         load(path)
+
+
+def test_a_model_without_a_checkpoint_is_saved_and_loaded(tmp_path: Path) -> None:
+    weight = torch.nn.Parameter(torch.ones(2, 3))
+    path = save_model(tmp_path / "base", {"a": weight, "b": weight}, config={"hidden": 3})
+    assert sorted(each.name for each in path.iterdir()) == ["config.json", "model.safetensors"]
+    assert load_model_config(path) == {"hidden": 3}
+    for read in (load_model_weights(path), load_state_dict(path),
+                 load_safetensors(path / "model.safetensors")):  # fmt: skip
+        assert sorted(read) == ["a", "b"]
+        assert torch.equal(read["b"], weight)
+    with pytest.raises(PublishError, match=r"config\.json: 'bad' cannot be written"):
+        save_model(tmp_path / "other", {}, config={"bad": {1, 2}})
+
+
+def test_a_saved_model_takes_the_place_of_the_one_before(tmp_path: Path) -> None:
+    for value in (1.0, 2.0):
+        path = save_model(tmp_path / "base", {"a": torch.full((2,), value)})
+    assert load_model_weights(path)["a"].tolist() == [2.0, 2.0]
+    (slot,) = scan(tmp_path)
+    assert [each.state for each in slot.generations] == [State.LIVE, State.RETIRED]
+
+
+def test_single_files_are_read_or_refused_in_words(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text('{"x": [1]}')
+    (tmp_path / "half.json").write_text('{"x": ')
+    torch.save({"x": torch.ones(2)}, tmp_path / "a.pt")
+    torch.save({"x": Trap("nowhere")}, tmp_path / "trap.pt")
+    (tmp_path / "a.safetensors").write_bytes(b"\x08\0\0\0\0\0\0\0nonsense")
+    assert load_json(tmp_path / "a.json") == {"x": [1]}
+    assert load_torch(tmp_path / "a.pt")["x"].tolist() == [1, 1]
+    with pytest.raises(TornRead, match=r"half\.json: not JSON"):
+        load_json(tmp_path / "half.json")
+    with pytest.raises(Untrusted, match=r"trap\.pt: it holds a posix\.mkdir"):
+        load_torch(tmp_path / "trap.pt")
+    with pytest.raises(DamagedCheckpoint, match=r"a\.safetensors: the header begins with"):
+        load_state_dict(tmp_path / "a.safetensors")
+    for read in (load_json, load_torch, load_safetensors):
+        with pytest.raises(NoCheckpoint, match="none: cannot be read: No such file"):
+            read(tmp_path / "none")
 
 
 def test_a_shard_that_is_not_what_the_index_says_is_refused(golden: Path, tmp_path: Path) -> None:

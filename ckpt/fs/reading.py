@@ -3,6 +3,7 @@
 import errno
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -91,6 +92,15 @@ class File:
             offset += len(part)
             size -= len(part)
         return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def expect(self, offset: int, size: int) -> None:
+        """Let the system fetch bytes that will be read soon; it may do so or not."""
+        with suppress(OSError):
+            call("advise", self.path, lambda: self._advise(offset, size))
+
+    def _advise(self, offset: int, size: int) -> None:
+        if hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(self._descriptor, offset, size, os.POSIX_FADV_WILLNEED)
 
     def read_into(self, buffers: Sequence[memoryview], offset: int) -> int:
         """Fill writable buffers, one after the other, from `offset`; fewer only at the end."""

@@ -7,7 +7,6 @@ broadcasting and reading are others' business; this is where they meet.
 import logging
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +14,13 @@ import torch
 
 from ckpt import fs, jsontext
 from ckpt.checkpoint import NOTHING
-from ckpt.errors import DamagedCheckpoint, NoCheckpoint, PublishError
+from ckpt.errors import DamagedCheckpoint, NoCheckpoint
 from ckpt.formats.astrai_listing import CONFIG, META
+from ckpt.formats.astrai_write import EXTRA_SUFFIX
 from ckpt.torch import extras as extra_files
-from ckpt.torch.distributed import from_rank_zero, rank, share_tensors
+from ckpt.torch.distributed import from_rank_zero, rank, shared
 from ckpt.torch.loading import new_tensors, read_into, targets_of
+from ckpt.torch.meta import full_meta
 from ckpt.torch.opening import Opened, is_there, with_opened
 from ckpt.torch.payload import Payload, publish_payload
 
@@ -194,23 +195,6 @@ def load_into(
     return with_opened(Path(path), read)
 
 
-def full_meta(meta: Mapping[str, Any], *, epoch: int, consumed_samples: int) -> dict[str, Any]:
-    """Return what meta.json will say: the caller's numbers and the time first, then `meta`'s rest.
-
-    Raises:
-        PublishError: a number is no whole number from 0 on.
-    """
-    for name, value in (("epoch", epoch), ("consumed_samples", consumed_samples)):
-        if not jsontext.is_whole(value):
-            raise PublishError(f"{name}: expected a whole number from 0 on, found {value!r:.60}")
-    own = {
-        "epoch": epoch,
-        "consumed_samples": consumed_samples,
-        "timestamp": datetime.now().isoformat(timespec="seconds"),  # noqa: DTZ005 - AstrAI's own way: local time
-    }
-    return {**own, **{key: value for key, value in meta.items() if key not in own}}
-
-
 # ---- private ----------------------------------------------------------------------------------
 
 
@@ -265,7 +249,7 @@ def _count(opened: Opened, meta: Mapping[str, Any], name: str) -> int:
 
 def _extras(opened: Opened, chosen: _Choice, *, verify: bool) -> dict[str, Any]:
     read = {}
-    suffix = extra_files.SUFFIX
+    suffix = EXTRA_SUFFIX
     there = sorted(
         entry.name for entry in opened.seen.files
         if entry.name.endswith(suffix) and entry.size_bytes is not None
@@ -292,13 +276,10 @@ def _extras(opened: Opened, chosen: _Choice, *, verify: bool) -> dict[str, Any]:
 
 def _spread(read: Callable[[], Loaded]) -> Loaded:
     """Read on rank 0 and hand it to every rank: first what it is, then tensor by tensor."""
-    tensors: Mapping[str, torch.Tensor] | None = None
 
-    def read_first() -> Loaded:
-        nonlocal tensors
+    def read_apart() -> tuple[Loaded, Mapping[str, torch.Tensor]]:
         loaded = read()
-        tensors = loaded.state_dict
-        return replace(loaded, state_dict={})
+        return replace(loaded, state_dict={}), loaded.state_dict
 
-    loaded = from_rank_zero(read_first)
-    return replace(loaded, state_dict=share_tensors(tensors))
+    loaded, tensors = shared(read_apart)
+    return replace(loaded, state_dict=tensors)

@@ -4,7 +4,7 @@ Without an initialised process group there is one rank, and nothing is sent.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -44,26 +44,39 @@ def from_rank_zero(job: Callable[[], T]) -> T:
     return result
 
 
-def share_tensors(tensors: Mapping[str, torch.Tensor] | None) -> dict[str, torch.Tensor]:
-    """Return rank 0's tensors on every rank: what they are first, then one after the other.
+def shared(
+    read: Callable[[], tuple[T, Mapping[str, torch.Tensor]]],
+) -> tuple[T, dict[str, torch.Tensor]]:
+    """Read something with tensors on rank 0 and return both on every rank.
 
-    The other ranks give None. Names that stand for one tensor still do.
+    What it is goes first, with names, shapes and dtypes, then the tensors one after the other, on
+    the CPU. Names that stand for one tensor still do. Errors as `from_rank_zero`.
     """
+    own: dict[str, torch.Tensor] = {}
+
+    def read_first() -> tuple[T, dict[str, _Described]]:
+        value, tensors = read()
+        own.update(tensors)
+        return value, _describe(own)
+
+    value, described = from_rank_zero(read_first)
     if not _is_spread():
-        return dict(tensors or {})
-    shapes: Any = None
-    if tensors is not None:
-        shapes = _described(tensors)
-    shapes = from_rank_zero(lambda: shapes)
-    shared: dict[str, torch.Tensor] = {}
-    for name, (dtype, shape, same_as) in shapes.items():
-        if same_as is not None:
-            shared[name] = shared[same_as]
+        return value, own
+    tensors: dict[str, torch.Tensor] = {}
+    for name, each in described.items():
+        if each.same_as is not None:
+            tensors[name] = tensors[each.same_as]
             continue
-        tensor = tensors[name] if tensors is not None else torch.empty(shape, dtype=dtype)
-        _share(tensor)
-        shared[name] = tensor
-    return shared
+        tensors[name] = own[name] if name in own else torch.empty(each.shape, dtype=each.dtype)
+        _share(tensors[name])
+    return value, tensors
+
+
+def shared_tensors(
+    read: Callable[[], Mapping[str, torch.Tensor]], *, broadcast: bool
+) -> dict[str, torch.Tensor]:
+    """Read tensors here, or with `broadcast` on rank 0 for every rank."""
+    return shared(lambda: (None, read()))[1] if broadcast else dict(read())
 
 
 # ---- private ----------------------------------------------------------------------------------
@@ -74,14 +87,21 @@ def _is_spread() -> bool:
     return bool(is_ready and dist.get_world_size() > 1)
 
 
-def _described(
-    tensors: Mapping[str, torch.Tensor],
-) -> dict[str, tuple[torch.dtype, tuple[int, ...], str | None]]:
+class _Described(NamedTuple):
+    """What a rank must know of a tensor before it comes; `same_as` names its twin."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    same_as: str | None
+
+
+def _describe(tensors: Mapping[str, torch.Tensor]) -> dict[str, _Described]:
     first: dict[int, str] = {}
     described = {}
     for name, tensor in tensors.items():
-        same_as = first.setdefault(id(tensor), name)
-        described[name] = (tensor.dtype, tuple(tensor.shape), None if same_as == name else same_as)
+        twin = first.setdefault(id(tensor), name)
+        same_as = None if twin == name else twin
+        described[name] = _Described(tensor.dtype, tuple(tensor.shape), same_as)
     return described
 
 

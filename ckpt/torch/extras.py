@@ -6,44 +6,26 @@ Names which files may be unpickled and how; knows nothing of what an optimizer o
 import hashlib
 import io
 import re
-from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
+from collections.abc import Collection
+from typing import IO, TYPE_CHECKING, Any, TypeAlias, cast
 
 import torch
 
 from ckpt import fs
 from ckpt.errors import CheckpointError, DamagedCheckpoint, PublishError, Untrusted
-from ckpt.manifest import is_safe_name
+from ckpt.formats.astrai_write import EXTRA_SUFFIX
+from ckpt.onepass import Sink
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
-SUFFIX = ".pt"
 Trust: TypeAlias = bool | Collection[str]
 """What may be unpickled in full: False nothing, True all that the manifest lists, names those."""
 
-_MOST_NAME_BYTES = 255
 _REFUSED_GLOBAL = re.compile(r"GLOBAL ([\w.]+)")
 
 
-def check_keys(extras: Mapping[str, Any]) -> None:
-    """Refuse a key that cannot be the name of a file in the checkpoint's own directory.
-
-    Raises:
-        PublishError: a key is no text, is empty, hidden or too long, or holds a separator.
-    """
-    seen: dict[str, str] = {}
-    for key in extras:
-        if not isinstance(key, str) or not is_safe_name(key) or key.startswith("."):
-            hint = "use a plain name such as optimizer; it becomes optimizer.pt"
-            raise PublishError(f"extras: {key!r} cannot name a file", hint=hint)
-        if len(f"{key}{SUFFIX}".encode("utf-8", errors="surrogateescape")) > _MOST_NAME_BYTES:
-            raise PublishError(f"extras: {key!r:.80} is too long to name a file")
-        if (other := seen.setdefault(key.casefold(), key)) != key:
-            raise PublishError(f"extras: {other!r} and {key!r} differ by case alone")
-
-
-def write_extra(key: str, value: Any, sink: BinaryIO) -> None:
+def write_extra(key: str, value: Any, sink: Sink) -> None:
     """Write one extra as torch.save does.
 
     Raises:
@@ -51,7 +33,7 @@ def write_extra(key: str, value: Any, sink: BinaryIO) -> None:
         OSError: the disk refused.
     """
     try:
-        torch.save(value, sink)
+        torch.save(value, cast("IO[bytes]", sink))
     except (OSError, CheckpointError):
         raise
     except Exception as error:
@@ -116,7 +98,7 @@ def _check(found: str, where: str, expected: str) -> None:
 def _untrusted(file: fs.File, where: str, error: Exception) -> Untrusted:
     refused = _REFUSED_GLOBAL.search(str(error))
     what = f"it holds a {refused[1]}" if refused else "it holds more than tensors and numbers"
-    key = file.path.rpartition("/")[2].removesuffix(SUFFIX)
+    key = file.path.rpartition("/")[2].removesuffix(EXTRA_SUFFIX)
     message = f"{where}: {what}, and loading that could run code"
     hint = f"where you trust who wrote it: trust=({key!r},); without it: leave it out of extras="
     return Untrusted(message, path=where, hint=hint)

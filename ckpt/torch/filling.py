@@ -22,6 +22,7 @@ BLOCK_BYTES = 1 << 19
 
 MOST_THREADS = 8
 _MOST_AHEAD = 16
+_EXPECTED_BYTES = 16 << 20  # a disk is quicker when it is asked for more than one block at a time
 Place: TypeAlias = "memoryview | Callable[[int, memoryview], None]"
 """Memory that takes a segment, or a function that takes (offset in the segment, bytes)."""
 
@@ -65,8 +66,8 @@ def fill(file: fs.File, segments: Sequence[Segment], recorded: Recorded) -> tupl
         return _fill_chunks(file, segments, recorded.chunk_bytes, recorded.chunks)
     if recorded.sha256 is not None:
         return _fill_hashing(file, segments, recorded.sha256)
-    for piece in _pieces(segments, 0, segments[-1].end):
-        piece.read(file)
+    for _ in _read(file, segments, 0, segments[-1].end):
+        pass
     return ()
 
 
@@ -88,6 +89,17 @@ class _Piece:
             raise EOFError(f"ends at byte {self.offset + found:,}: cut while it was read")
         for hand_on in self.after:
             hand_on()
+
+
+def _read(file: fs.File, segments: Sequence[Segment], start: int, end: int) -> Iterator[_Piece]:
+    """Read the bytes from `start` to `end` and yield each piece when it is there."""
+    expected = start
+    for piece in _pieces(segments, start, end):
+        if piece.offset + _EXPECTED_BYTES // 2 >= expected < end:
+            file.expect(expected, min(_EXPECTED_BYTES, end - expected))
+            expected += _EXPECTED_BYTES
+        piece.read(file)
+        yield piece
 
 
 def _pieces(segments: Sequence[Segment], start: int, end: int) -> Iterator[_Piece]:
@@ -138,8 +150,7 @@ def _fill_chunks(
     def compare(number: int) -> Mismatch | None:
         start, end = starts[number], min(starts[number] + chunk_bytes, total)
         digest = blake3()
-        for piece in _pieces(segments, start, end):
-            piece.read(file)
+        for piece in _read(file, segments, start, end):
             for buffer in piece.buffers:
                 digest.update(buffer)
         found = digest.hexdigest()
@@ -174,9 +185,8 @@ def _fill_hashing(
     hasher = threading.Thread(target=hash_passed, name="ckpt-hash")
     hasher.start()
     try:
-        for piece in _pieces(segments, 0, total):
+        for piece in _read(file, segments, 0, total):
             room.acquire()
-            piece.read(file)
             passed.put(piece)
     finally:
         passed.put(None)

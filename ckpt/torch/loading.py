@@ -15,7 +15,7 @@ import torch
 from ckpt import fs
 from ckpt.checkpoint import Tensor
 from ckpt.errors import DamagedCheckpoint, DoesNotFit
-from ckpt.tensorfile import read_header
+from ckpt.tensorfile import Header, read_header
 from ckpt.torch.filling import Mismatch, Recorded, Segment, fill
 from ckpt.torch.opening import Opened
 from ckpt.torch.tensors import (
@@ -48,6 +48,22 @@ def new_tensors(opened: Opened, *, verify: bool) -> dict[str, torch.Tensor]:
         if kept in tensors:
             tensors.setdefault(name, tensors[kept])
     return tensors
+
+
+def tensors_of_file(file: fs.File, header: Header, path: Path) -> dict[str, torch.Tensor]:
+    """Read one safetensors file of a sound header into new CPU tensors.
+
+    Raises:
+        DamagedCheckpoint: it was cut while it was read.
+        UnsupportedVersion: torch has no such dtype.
+    """
+    tensors = {found.name: empty_for(found) for found in header.tensors}
+    segments = _segments(header.tensors, tensors, header.size_bytes or 0)
+    source = _Source(path.name, file, header.tensors, segments, Recorded())
+    if hurt := _fill_all([source]):
+        raise _damaged(path, hurt)
+    tied = _tied_in(header)
+    return tensors | {name: tensors[kept] for name, kept in tied.items() if name not in tensors}
 
 
 def read_into(targets: Mapping[str, torch.Tensor], opened: Opened, *, verify: bool) -> None:
@@ -152,12 +168,14 @@ def _tied(opened: Opened) -> dict[str, str]:
     """Names that are not in a file and the tensor that stands for each, as its writer says."""
     tied: dict[str, str] = {}
     for file in opened.weights:
-        metadata = read_header(Path(opened.directory.inside(file)), file).metadata or {}
-        names = {tensor.name for tensor in opened.weights[file]}
-        tied |= {
-            name: kept for name, kept in metadata.items() if name != _FORMAT and kept in names
-        }
+        tied |= _tied_in(read_header(Path(opened.directory.inside(file)), file))
     return tied
+
+
+def _tied_in(header: Header) -> dict[str, str]:
+    names = {tensor.name for tensor in header.tensors}
+    said = (header.metadata or {}).items()
+    return {name: kept for name, kept in said if name != _FORMAT and kept in names}
 
 
 # ---- reading ----------------------------------------------------------------------------------

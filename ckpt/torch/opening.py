@@ -16,12 +16,10 @@ from ckpt.checkpoint import (
     UNSUPPORTED_CODES,
     Checkpoint,
     Finding,
-    Resolved,
     Severity,
     Tensor,
 )
 from ckpt.errors import (
-    CheckpointError,
     DamagedCheckpoint,
     NoCheckpoint,
     UnreadableCheckpoint,
@@ -30,6 +28,7 @@ from ckpt.errors import (
 from ckpt.formats.astrai import AstrAI
 from ckpt.formats.astrai_listing import INDEX, META, WEIGHTS
 from ckpt.formats.huggingface import HuggingFace
+from ckpt.generations import resolve_path
 from ckpt.manifest import NAME as MANIFEST
 from ckpt.manifest import Manifest, read_manifest
 
@@ -124,8 +123,11 @@ def _opened_or_resolved(path: Path, stack: ExitStack) -> Opened:
         return _open(path, stack)
     except UnreadableCheckpoint as error:
         problem = error
-    resolved = _resolve(path)
-    if resolved is None or resolved.path is None or resolved.path == path:
+    try:
+        resolved = resolve_path(path)
+    except (OSError, NoCheckpoint):
+        raise problem from None
+    if resolved.path is None or resolved.path == path:
         raise problem
     opened = replace(_open(resolved.path, stack), reason=resolved.reason)
     _log.warning("%s: using %s instead: %s", path, resolved.path.name, resolved.reason)
@@ -186,18 +188,6 @@ def _unreadable(path: Path, error: OSError) -> UnreadableCheckpoint:
 
 def _nothing(path: Path, what: str) -> NoCheckpoint:
     return NoCheckpoint(f"{path}: {what}: looked for {LOOKED_FOR}", path=str(path))
-
-
-def _resolve(path: Path) -> Resolved | None:
-    """Ask which generation of the slot at a path is to be used; None where that is no slot."""
-    from ckpt.generations import resolve, scan
-
-    try:
-        slots = scan(path.parent)
-        slot = next((slot for slot in slots if slot.path.name == path.name), None)
-        return None if slot is None else resolve(slot)
-    except (OSError, CheckpointError):
-        return None
 
 
 def _stands_at(path: Path) -> tuple[int, int] | None:

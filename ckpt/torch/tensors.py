@@ -4,14 +4,13 @@ Knows dtypes, memory and what cannot be saved; knows nothing of files.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from ckpt.checkpoint import Tensor
 from ckpt.errors import PublishError, UnsupportedVersion
-from ckpt.tensorwriter import Buffer
+from ckpt.tensorwriter import Buffer, Packed
 
 _SPELT = {
     "BOOL": "bool", "U8": "uint8", "I8": "int8", "U16": "uint16", "I16": "int16",
@@ -27,17 +26,6 @@ TORCH_DTYPES: Mapping[str, torch.dtype] = {
 
 _NAMES = {dtype: spelt for spelt, dtype in TORCH_DTYPES.items()}
 _PAIRS = "F4"  # torch counts its bytes, safetensors its values
-
-
-@dataclass(frozen=True, slots=True)
-class Packed:
-    """A state dict as buffers.
-
-    `tied` maps a name that is not written to the one that stands for it: both are one tensor.
-    """
-
-    buffers: tuple[Buffer, ...]
-    tied: Mapping[str, str]
 
 
 def check_state_dict(state_dict: Mapping[str, torch.Tensor]) -> None:
@@ -75,9 +63,19 @@ def pack(state_dict: Mapping[str, torch.Tensor]) -> Packed:
 
 
 def buffer_of(name: str, tensor: torch.Tensor) -> Buffer:
-    """Return one tensor as the writer takes it: its own memory where it is contiguous there."""
-    dense = tensor.detach().resolve_conj().resolve_neg().to("cpu").contiguous()
-    return name, _NAMES[tensor.dtype], shape_on_disk(tensor), memory_of(dense)
+    """Return one tensor as the writer takes it: its own memory, or the promise of a copy.
+
+    Memory on another device, or not in the order of a file, is copied when its turn comes.
+    """
+    dtype, shape = _NAMES[tensor.dtype], shape_on_disk(tensor)
+    if is_plain_memory(tensor):
+        return name, dtype, shape, memory_of(tensor)
+    return name, dtype, shape, lambda: memory_of(on_host(tensor))
+
+
+def on_host(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a contiguous CPU tensor of the same values."""
+    return tensor.detach().resolve_conj().resolve_neg().to("cpu").contiguous()
 
 
 def shape_on_disk(tensor: torch.Tensor) -> tuple[int, ...]:
@@ -107,6 +105,17 @@ def is_plain_memory(tensor: torch.Tensor) -> bool:
         and tensor.is_contiguous()
         and not tensor.is_conj()
         and not tensor.is_neg()
+    )
+
+
+def is_dense(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is strided memory: not sparse, quantized, nested or wrapped."""
+    return (
+        type(tensor).__torch_dispatch__ is torch.Tensor.__torch_dispatch__
+        and tensor.layout == torch.strided
+        and not tensor.is_quantized
+        and not tensor.is_nested
+        and tensor.device.type != "meta"
     )
 
 

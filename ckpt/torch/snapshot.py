@@ -1,0 +1,94 @@
+"""A copy of tensors in host memory that is allocated once, faulted in beforehand and used again.
+
+Tensors are found wherever dicts, lists and tuples hold them; whatever else there is is copied too.
+"""
+
+from collections import OrderedDict
+from copy import deepcopy
+from typing import Any, TypeAlias
+
+import torch
+
+from ckpt.torch.tensors import identity_of, is_dense
+
+_Key: TypeAlias = tuple[object, ...]
+_PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
+
+
+class Snapshot:
+    """Host memory for one copy of a tree of tensors; a later copy overwrites the one before.
+
+    Memory is kept for as long as the next tree has a tensor of that dtype and shape in its place.
+    """
+
+    def __init__(self) -> None:
+        self._memory: dict[_Key, torch.Tensor] = {}
+
+    def prepare(self, tree: Any) -> None:
+        """Allocate memory for a tree like this one, and touch every page of it."""
+        copy = _Copy(self._memory, is_dry=True)
+        copy.of(tree, ())
+        self._memory = copy.used
+
+    def take(self, tree: Any) -> Any:
+        """Copy a tree and return the copy; whatever in it changes later, the copy does not.
+
+        Tensors that are one and the same still are.
+        """
+        copy = _Copy(self._memory)
+        with torch.no_grad():
+            taken = copy.of(tree, ())
+        self._memory = copy.used
+        if copy.is_pending:
+            torch.cuda.synchronize()
+        return taken
+
+
+class _Copy:
+    """One walk over a tree: what it copied so far, and the memory that it used."""
+
+    def __init__(self, memory: dict[_Key, torch.Tensor], *, is_dry: bool = False) -> None:
+        self.used: dict[_Key, torch.Tensor] = {}
+        self.is_pending = False
+        self._memory = memory
+        self._is_dry = is_dry
+        self._taken: dict[object, torch.Tensor] = {}
+        self._twins: dict[int, Any] = {}
+
+    def of(self, value: Any, key: _Key) -> Any:
+        if isinstance(value, torch.Tensor):
+            return self._tensor(value, key)
+        if isinstance(value, _PLAIN):
+            return value
+        kind = type(value)
+        if kind in (dict, OrderedDict):
+            return kind((name, self.of(item, (*key, name))) for name, item in value.items())
+        if kind in (list, tuple):
+            return kind(self.of(item, (*key, at)) for at, item in enumerate(value))
+        if isinstance(value, tuple) and hasattr(value, "_fields"):
+            return kind(*(self.of(item, (*key, at)) for at, item in enumerate(value)))
+        return None if self._is_dry else deepcopy(value, self._twins)
+
+    def _tensor(self, tensor: torch.Tensor, key: _Key) -> torch.Tensor:
+        if not is_dense(tensor):
+            return tensor if self._is_dry else tensor.detach().clone().to("cpu")
+        identity = identity_of(tensor)
+        if identity is not None and identity in self._taken:
+            return self._taken[identity]
+        memory = self._memory.get(key)
+        if memory is None or memory.dtype != tensor.dtype or memory.shape != tensor.shape:
+            memory = _allocated(tensor)
+        if not self._is_dry:
+            memory.copy_(tensor.detach(), non_blocking=tensor.is_cuda)
+            self.is_pending |= tensor.is_cuda
+        self.used[key] = memory
+        if identity is not None:
+            self._taken[identity] = memory
+        return memory
+
+
+def _allocated(tensor: torch.Tensor) -> torch.Tensor:
+    """Return host memory for a tensor, every page of it touched."""
+    memory = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
+    memory.reshape(-1).view(torch.uint8).zero_()
+    return memory
