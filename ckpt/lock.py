@@ -41,7 +41,7 @@ class Holder:
     @property
     def words(self) -> str:
         """The holder as a person would name it."""
-        return f"{self.what} (pid {self.pid} on {self.host})"
+        return _words(self.what, self.pid, self.host)
 
 
 @contextmanager
@@ -148,6 +148,15 @@ def forget_dead_writers(run_dir: Path) -> None:
 
 
 # ---- holders ----------------------------------------------------------------------------------
+
+
+def own_words(what: str) -> str:
+    """Return this process as a person would name it: `rollback (pid 812 on gpu-7)`."""
+    return _words(what, os.getpid(), _host())
+
+
+def _words(what: str, pid: int, host: str) -> str:
+    return f"{what} (pid {pid} on {host})"
 
 
 def own(what: str) -> Holder:

@@ -17,11 +17,11 @@ from ckpt import fs, jsontext
 from ckpt.checkpoint import Finding, Severity
 from ckpt.control import DIRECTORY, make_control
 from ckpt.errors import DuplicateKey, TornRead
-from ckpt.lock import own
+from ckpt.lock import own_words
 
 NAME = "reflog"
 UNDO_WINDOW = 20
-"""How many of the last entries can be undone."""
+"""How many of the last entries can be undone; what only took back or removed is not counted."""
 
 UNDOABLE = frozenset({"publish", "rollback", "withdraw"})
 _TAIL_BYTES = 1 << 16
@@ -113,7 +113,7 @@ class Journal:
     @property
     def undo_target(self) -> Entry | None:
         """The entry that an undo takes back: the last one not undone within the window."""
-        for entry in self._done[: -UNDO_WINDOW - 1 : -1]:
+        for entry in reversed(self._window):
             if entry.verb in UNDOABLE and entry.undone_by is None:
                 return entry
         return None
@@ -134,7 +134,7 @@ class Journal:
 
         A trainer's own saves are not among them: how many of those stay is up to its retention.
         """
-        recent = [entry for entry in self._done[-UNDO_WINDOW:] if entry.verb != "publish"]
+        recent = [entry for entry in self._window if entry.verb not in ("publish", "prune")]
         ids = {
             each for entry in recent for change in entry.changes
             for each in (change.before, change.after)
@@ -142,8 +142,16 @@ class Journal:
         return frozenset(each for each in ids if each is not None)
 
     @property
+    def _window(self) -> tuple[Entry, ...]:
+        done = self._done
+        counted = [at for at, entry in enumerate(done) if entry.verb in UNDOABLE]
+        return done[counted[-UNDO_WINDOW] :] if len(counted) > UNDO_WINDOW else done
+
+    @property
     def _done(self) -> tuple[Entry, ...]:
-        return tuple(entry for entry in self.entries if entry.outcome is Outcome.DONE)
+        """What was done, without prunes: they cannot be undone and use up no room for others."""
+        done = (entry for entry in self.entries if entry.outcome is Outcome.DONE)
+        return tuple(entry for entry in done if entry.verb != "prune")
 
 
 def reflog_path(run_dir: Path) -> Path:
@@ -165,7 +173,7 @@ def read(run_dir: Path) -> Journal:
 
 
 class JournalReader:
-    """Reads one journal again and again, and only when it changed."""
+    """Reads one journal again and again, and only what was appended to it."""
 
     def __init__(self, run_dir: Path) -> None:
         self._run_dir = run_dir
@@ -177,13 +185,24 @@ class JournalReader:
         found = fs.stamp(reflog_path(self._run_dir))
         if found != self._stamp:
             try:
-                self._journal = read(self._run_dir)
+                self._journal = self._read(found)
             except OSError as error:
                 text = f"{NAME}: cannot be read: {(error.strerror or str(error)).lower()}"
                 finding = Finding("unreadable-file", Severity.WARNING, text, NAME)
                 self._journal = Journal(findings=(finding,))
             self._stamp = found
         return self._journal
+
+    def _read(self, found: fs.Stamp | None) -> Journal:
+        before, known = self._stamp, self._journal
+        is_same = found is not None and before is not None and found.inode == before.inode
+        if not is_same or known.findings or known.is_torn or known.size_bytes == 0:
+            return read(self._run_dir)
+        with fs.File(reflog_path(self._run_dir)) as file:
+            more = file.opened_as.size_bytes - known.size_bytes
+            if more < 0 or file.read_at(known.size_bytes - 1, 1) != b"\n":
+                return read(self._run_dir)
+            return _journal(file.read_at(known.size_bytes, more), known)
 
 
 # ---- writing: only under the run's lock -------------------------------------------------------
@@ -197,7 +216,7 @@ def intend(
     Raises:
         OSError: the run cannot be written to.
     """
-    sequence = _last_sequence(run_dir) + 1
+    sequence = last_sequence(run_dir) + 1
     value = {
         "sequence": sequence,
         "at": time.time(),
@@ -205,7 +224,7 @@ def intend(
         "changes": [
             {"slot": each.slot, "before": each.before, "after": each.after} for each in changes
         ],
-        "by": own(verb).words,
+        "by": own_words(verb),
         "undoes": undoes,
     }
     _append(run_dir, value, is_durable=True)
@@ -256,8 +275,12 @@ def _line(value: Mapping[str, Any]) -> bytes:
     return b"%08x %s\n" % (zlib.crc32(text), text)
 
 
-def _last_sequence(run_dir: Path) -> int:
-    """The last number in use, from the journal's tail: the whole of it may be long."""
+def last_sequence(run_dir: Path) -> int:
+    """Return the number of the last intent, from the journal's tail: the whole may be long.
+
+    Raises:
+        OSError: the journal is there and cannot be read.
+    """
     path = reflog_path(run_dir)
     try:
         with fs.File(path) as file:
@@ -265,16 +288,20 @@ def _last_sequence(run_dir: Path) -> int:
             tail = file.read_at(max(0, size - _TAIL_BYTES), _TAIL_BYTES)
     except (FileNotFoundError, NotADirectoryError):
         return 0
-    found = [value for _, value in _values(tail)]
-    numbers = [_number(value.get("sequence", value.get("of"))) for value in found]
-    return max(numbers) if numbers else read(run_dir).last_sequence
+    for line in reversed(tail.split(b"\n")):
+        value = _value(line)
+        if value is not None and (number := _number(value.get("sequence"))):
+            return number
+    return read(run_dir).last_sequence
 
 
 # ---- reading ----------------------------------------------------------------------------------
 
 
-def _journal(data: bytes) -> Journal:
-    entries: dict[int, Entry] = {}
+def _journal(data: bytes, known: Journal | None = None) -> Journal:
+    """Read a journal's bytes, or those that were appended to what is known of it."""
+    entries = {entry.sequence: entry for entry in known.entries} if known else {}
+    start = known.size_bytes if known else 0
     good = 0
     lines = 0
     for end, value in _values(data):
@@ -289,7 +316,7 @@ def _journal(data: bytes) -> Journal:
         text = f"{NAME}: ends in {len(data) - good} bytes that are no whole line"
         findings.append(Finding("torn-reflog", Severity.WARNING, text, NAME))
     ordered = tuple(entries[number] for number in sorted(entries))
-    return Journal(ordered, good, len(data), tuple(findings), _by_slot(ordered))
+    return Journal(ordered, start + good, start + len(data), tuple(findings), _by_slot(ordered))
 
 
 def _values(data: bytes) -> Iterator[tuple[int, Mapping[str, Any]]]:

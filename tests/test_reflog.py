@@ -97,13 +97,22 @@ def test_an_undo_that_failed_took_nothing_back(tmp_path: Path) -> None:
 def test_the_undo_window_is_twenty_entries(tmp_path: Path) -> None:
     note(tmp_path, "rollback", ("last", "bb", "aa"))
     for _ in range(19):
-        note(tmp_path, "prune", ("last", "xx", None))
-    assert read(tmp_path).in_undo_window == {"aa", "bb", "xx"}
+        note(tmp_path, "publish", ("last", "aa", "xx"))
+        note(tmp_path, "prune", ("last", "yy", None))
+    assert read(tmp_path).in_undo_window == {"aa", "bb"}
+    note(tmp_path, "publish", ("last", "aa", "xx"))
+    assert read(tmp_path).in_undo_window == frozenset()
+
+
+def test_going_back_and_forth_for_ever_stays_possible(tmp_path: Path) -> None:
+    note(tmp_path, "rollback", ("last", "bb", "aa"))
+    undoes = 1
+    for _ in range(25):
+        undoes = note(tmp_path, "undo", ("last", "aa", "bb"), undoes=1)
+        note(tmp_path, "redo", ("last", "bb", "aa"), undoes=undoes)
     target = read(tmp_path).undo_target
     assert target is not None
-    note(tmp_path, "prune", ("last", "xx", None))
-    assert read(tmp_path).undo_target is None
-    assert read(tmp_path).in_undo_window == {"xx"}
+    assert target.sequence == 1
 
 
 def test_saves_alone_keep_nothing_in_the_undo_window(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from ckpt.generations.swap import Move, carry, settle
 from ckpt.generations.verified import verify_in_run
 from ckpt.lock import swap_lock
 from ckpt.operation import Note, Operation
-from ckpt.reflog import Change, Journal, Outcome, conclude, intend, read
+from ckpt.reflog import Change, Journal, Outcome, conclude, intend, last_sequence
 
 BUSY_WAIT_S = 1.0
 
@@ -67,10 +67,9 @@ def _verify(plan: Plan, target: Generation, depth: Depth) -> Operation[None]:
 
 
 def _do(plan: Plan) -> Swapped:
-    journal = read(plan.run_dir)
-    if plan.undoes is not None and plan.sequence != journal.last_sequence:
+    if plan.undoes is not None and plan.sequence != last_sequence(plan.run_dir):
         raise _stale(plan, "something else was done in the run since")
-    moves = [_move(plan, change, journal) for change in plan.changes]
+    moves = [_move(plan, change) for change in plan.changes]
     sequence = intend(plan.run_dir, plan.verb, plan.changes, undoes=plan.undoes)
     try:
         for move in moves:
@@ -85,9 +84,9 @@ def _do(plan: Plan) -> Swapped:
     return Swapped(moves[0].path, plan.changes, sequence)
 
 
-def _move(plan: Plan, change: Change, journal: Journal) -> Move:
+def _move(plan: Plan, change: Change) -> Move:
     """Find the payload of a change where it lies now; refuse what is not as it was planned."""
-    slot = scan_slot(plan.run_dir, change.slot, journal)
+    slot = scan_slot(plan.run_dir, change.slot, Journal())
     live = slot.live.id if slot is not None and slot.live is not None else None
     if live != change.before:
         raise _stale(plan, f"{change.slot}: {live or 'nothing'} is live, not {change.before}")
