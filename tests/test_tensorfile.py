@@ -1,7 +1,6 @@
 """safetensors headers with every bound checked, and files written as the library writes them."""
 
 import json
-import math
 import os
 import struct
 import tempfile
@@ -10,15 +9,12 @@ import tracemalloc
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ckpt import fs
-from ckpt.errors import PublishError
 from ckpt.tensorfile import read_header
-from ckpt.tensorwriter import write_tensors
 
 
 def raw(header: bytes | dict[str, Any], data: bytes = b"") -> bytes:
@@ -256,74 +252,3 @@ def test_no_header_object_gets_past_the_reader_as_an_exception(header: dict[str,
     finally:
         path.unlink()
     assert all(finding.severity.value == "error" for finding in result.findings)
-
-
-DTYPES = {
-    "bool": "BOOL", "int8": "I8", "uint8": "U8", "int16": "I16", "uint16": "U16", "float16": "F16",
-    "int32": "I32", "uint32": "U32", "float32": "F32", "complex64": "C64", "float64": "F64",
-    "int64": "I64", "uint64": "U64",
-}  # fmt: skip
-
-
-def test_a_written_file_is_the_librarys_byte_for_byte(tmp_path: Path) -> None:
-    from safetensors.numpy import save_file
-
-    arrays = {}
-    for place, dtype in enumerate(DTYPES):
-        arrays[f"t{place}"] = np.arange(3 * (place % 4)).reshape(3, -1).astype(dtype)
-        arrays[f"b{20 - place}"] = np.ones((), dtype)
-    save_file(arrays, tmp_path / "theirs", metadata={"note": "é"})
-    buffers = [
-        (name, DTYPES[array.dtype.name], array.shape, memoryview(array.tobytes()))
-        for name, array in arrays.items()
-    ]
-    written = write_tensors(tmp_path / "ours", buffers, {"note": "é"})
-    ours = (tmp_path / "ours").read_bytes()
-    assert ours == (tmp_path / "theirs").read_bytes()
-    assert written.size_bytes == len(ours)
-    import hashlib
-
-    assert written.sha256 == hashlib.sha256(ours).hexdigest()
-    assert read_header(tmp_path / "ours", "ours").findings == ()
-
-
-@pytest.mark.parametrize("value", [1, None, 1.5])
-def test_metadata_that_is_no_text_is_refused_by_its_key(tmp_path: Path, value: Any) -> None:
-    with pytest.raises(PublishError, match=f"metadata 'step': expected text, found {value}"):
-        write_tensors(tmp_path / "w", [], {"step": value})
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_name_given_twice_is_refused(tmp_path: Path) -> None:
-    buffer = ("w", "U8", (1,), memoryview(b"1"))
-    with pytest.raises(PublishError, match="tensor 'w' is given twice"):
-        write_tensors(tmp_path / "w", [buffer, buffer])
-
-
-@pytest.mark.parametrize("shape", [(2, 1), (1, 2, 1), (0,), ()])
-def test_what_is_written_is_read_again(tmp_path: Path, shape: tuple[int, ...]) -> None:
-    size = 2 * math.prod(shape)
-    write_tensors(tmp_path / "w", [("t", "BF16", shape, memoryview(bytes(size)))], {"b": "1"})
-    header = read_header(tmp_path / "w", "w")
-    assert header.findings == ()
-    assert header.metadata == {"b": "1"}
-    assert [(t.name, t.dtype, t.shape, t.size_bytes) for t in header.tensors] == [
-        ("t", "BF16", shape, size)
-    ]
-
-
-@pytest.mark.parametrize(
-    ("buffer", "says"),
-    [
-        (("w", "F32", (2,), memoryview(b"1234")), "needs 8 bytes, the range has 4"),
-        (("w", "I4", (2,), memoryview(b"1")), "tensor 'w': unsupported dtype I4"),
-        (("w", "U8", (2,), memoryview(b"1234")[::2]), "tensor 'w': its buffer is not contiguous"),
-        (("__metadata__", "U8", (1,), memoryview(b"1")), "cannot be named __metadata__"),
-    ],
-)
-def test_a_buffer_that_does_not_fit_is_refused_by_name(
-    tmp_path: Path, buffer: tuple[str, str, tuple[int, ...], memoryview], says: str
-) -> None:
-    with pytest.raises(PublishError, match=says.replace("[", "\\[")):
-        write_tensors(tmp_path / "w", [buffer])
-    assert list(tmp_path.iterdir()) == []
