@@ -1,6 +1,5 @@
 """KT Full written, swapped and pruned: at every moment the index names shards that are whole."""
 
-import errno
 import json
 import os
 import shutil
@@ -8,12 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from kt_runs import EXPERTS, HIDDEN, INNER, OLD, layer_buffers, live_value, save, writer
 from trees import snapshot
 
 from ckpt import fs, reflog
-from ckpt.checkpoint import Severity
 from ckpt.errors import PublishError, Refused, UnreadableCheckpoint
-from ckpt.formats.kt_full import KtFull
 from ckpt.formats.kt_index import INDEX_NAME, group_shards
 from ckpt.formats.kt_write import (
     index_text,
@@ -29,51 +27,6 @@ from ckpt.lock import writing
 from ckpt.operation import drive
 from ckpt.tensorfile import read_header
 from ckpt.tensorwriter import Buffer
-
-EXPERTS, INNER, HIDDEN = 2, 3, 4
-OLD = "0" * 31 + "a"
-
-
-def layer_buffers(
-    value: int, shape: tuple[int, int, int] = (EXPERTS, INNER, HIDDEN)
-) -> list[Buffer]:
-    experts, intermediate, hidden = shape
-    data = memoryview(bytes([value]) * (experts * intermediate * hidden * 2))
-    return [
-        ("gate_proj", "BF16", (experts, intermediate, hidden), data),
-        ("up_proj", "BF16", (experts, intermediate, hidden), data),
-        ("down_proj", "BF16", (experts, hidden, intermediate), data),
-    ]
-
-
-def writer(value: int, layers: tuple[int, ...] = (0, 1)) -> Callable[[Path, str], bytes]:
-    def write(directory: Path, generation: str) -> bytes:
-        shards = [
-            write_shard(directory, generation, each, layer_buffers(value)) for each in layers
-        ]
-        return index_text(generation, shards)
-
-    return write
-
-
-def save(run: Path, value: int, layers: tuple[int, ...] = (0, 1)) -> str:
-    swapped = drive(publish_kt(run / "checkpoint-6", writer(value, layers), run_dir=run))
-    (change,) = swapped.changes
-    assert change.after is not None
-    return change.after
-
-
-def live_value(directory: Path) -> int:
-    """The byte that every tensor of the live generation is filled with; checks all of it."""
-    seen = KtFull().read(directory)
-    errors = [each for each in seen.findings if each.severity is Severity.ERROR]
-    assert [each.message for each in errors if each.file != "trainer_state.json"] == []
-    values = set()
-    for entry in seen.files:
-        if entry.listed:
-            values.update((directory / entry.name).read_bytes()[-EXPERTS * INNER * HIDDEN * 6 :])
-    assert len(values) == 1
-    return values.pop()
 
 
 @pytest.fixture
@@ -462,150 +415,3 @@ def test_what_a_killed_save_left_is_told_and_can_be_pruned(golden: Path, tmp_pat
     assert prune_kt(directory, {partial}, run_dir=tmp_path) == size
     assert not [path for path in directory.iterdir() if partial in path.name]
     assert abandoned(directory, run_dir=tmp_path) == ()
-
-
-# ---- a fault and a crash at every call --------------------------------------------------------
-
-
-class Crashed(BaseException):
-    """The process is gone: no call after it is made."""
-
-
-class Stop:
-    """Raises at the given call, and at every later one when `is_crash`."""
-
-    def __init__(self, at: int, make: Callable[[], BaseException], *, is_crash: bool) -> None:
-        self.at, self.make, self.is_crash, self.count = at, make, is_crash, 0
-
-    def __call__(self, call: fs.Call) -> None:
-        self.count += 1
-        if self.count == self.at or (self.is_crash and self.count > self.at):
-            raise self.make()
-
-
-STOPS = [
-    pytest.param(lambda: OSError(errno.ENOSPC, "No space left"), False, id="ENOSPC"),
-    pytest.param(lambda: OSError(errno.EIO, "Input/output error"), False, id="EIO once"),
-    pytest.param(KeyboardInterrupt, False, id="KeyboardInterrupt"),
-    pytest.param(Crashed, True, id="crash"),
-]
-FOREIGN = {"optimizer.pt": b"foreign"}
-
-
-def check_nothing_lost(run: Path, published: dict[str, int], where: str) -> None:
-    """What is live reads whole; every published generation is live, or can be made live."""
-    directory = run / "checkpoint-6"
-    live = live_generation(kt_slot(directory, run))
-    value = live_value(directory)
-    assert live not in published or published[live] == value, where
-    assert (directory / "optimizer.pt").read_bytes() == b"foreign", where
-    retired = {each.generation: each for each in list_retired(directory, run_dir=run)}
-    for generation, expected in published.items():
-        if generation == live:
-            continue
-        assert retired[generation].missing == (), where
-        make_live(directory, generation, run_dir=run)
-        assert live_value(directory) == expected, where
-    if live is not None:
-        make_live(directory, live, run_dir=run)
-
-
-class Runs:
-    """Copies of one run in which the given values were saved, one after the other."""
-
-    def __init__(self, tmp_path: Path, *values: int) -> None:
-        self._parent, self._count = tmp_path, 0
-        self._first = tmp_path / "first"
-        (self._first / "checkpoint-6").mkdir(parents=True)
-        (self._first / "checkpoint-6" / "optimizer.pt").write_bytes(b"foreign")
-        self._saved = {save(self._first, value): value for value in values}
-
-    def fresh(self) -> tuple[Path, dict[str, int]]:
-        """The next copy, and the values by the generations they were saved as, oldest first."""
-        self._count += 1
-        run = self._parent / f"run_{self._count}"
-        shutil.copytree(self._first, run)
-        return run, dict(self._saved)
-
-
-def calls_in(action: Callable[[], object]) -> int:
-    calls: list[fs.Call] = []
-    with fs.hooked(calls.append):
-        action()
-    return len(calls)
-
-
-@pytest.mark.parametrize(("make", "is_crash"), STOPS)
-def test_a_save_stopped_at_any_call_loses_nothing(
-    tmp_path: Path, make: Callable[[], BaseException], is_crash: bool
-) -> None:
-    runs = Runs(tmp_path, 1, 2)
-    run, _ = runs.fresh()
-    total = calls_in(lambda: save(run, 3))
-    assert total > 40
-    for at in range(1, total + 1):
-        run, published = runs.fresh()
-        raised = None
-        try:
-            with fs.hooked(Stop(at, make, is_crash=is_crash)):
-                published[save(run, 3)] = 3
-        except (PublishError, KeyboardInterrupt, Crashed) as error:
-            raised = error
-        where = f"call {at} of {total}: {raised}"
-        directory = run / "checkpoint-6"
-        live = live_generation(kt_slot(directory, run))
-        if live not in published:
-            assert raised is not None, where
-            assert live_value(directory) == 3, where
-        elif raised is not None and not is_crash:
-            left = {path.name for path in directory.iterdir()} - {"optimizer.pt", INDEX_NAME}
-            assert left == {shard_file(each, n) for each in published for n in (0, 1)}, where
-        check_nothing_lost(run, published, where)
-
-
-@pytest.mark.parametrize(("make", "is_crash"), STOPS)
-def test_a_roll_back_stopped_at_any_call_loses_nothing(
-    tmp_path: Path, make: Callable[[], BaseException], is_crash: bool
-) -> None:
-    runs = Runs(tmp_path, 1, 2)
-    run, published = runs.fresh()
-    first, second = published
-    total = calls_in(lambda: make_live(run / "checkpoint-6", first, run_dir=run))
-    assert total > 20
-    for at in range(1, total + 1):
-        run, published = runs.fresh()
-        first, second = published
-        raised = None
-        try:
-            with fs.hooked(Stop(at, make, is_crash=is_crash)):
-                make_live(run / "checkpoint-6", first, run_dir=run)
-        except (OSError, KeyboardInterrupt, Crashed) as error:
-            raised = error
-        where = f"call {at} of {total}: {raised}"
-        live = live_generation(kt_slot(run / "checkpoint-6", run))
-        assert live == first or (raised is not None and live == second), where
-        check_nothing_lost(run, published, where)
-
-
-@pytest.mark.parametrize(("make", "is_crash"), STOPS)
-def test_a_prune_stopped_at_any_call_loses_nothing_else(
-    tmp_path: Path, make: Callable[[], BaseException], is_crash: bool
-) -> None:
-    runs = Runs(tmp_path, 1, 2, 3)
-    run, published = runs.fresh()
-    first = next(iter(published))
-    total = calls_in(lambda: prune_kt(run / "checkpoint-6", {first}, run_dir=run))
-    for at in range(1, total + 1):
-        run, published = runs.fresh()
-        first = next(iter(published))
-        del published[first]
-        try:
-            with fs.hooked(Stop(at, make, is_crash=is_crash)):
-                prune_kt(run / "checkpoint-6", {first}, run_dir=run)
-        except (OSError, Refused, KeyboardInterrupt, Crashed):
-            pass
-        where = f"call {at} of {total}"
-        assert live_value(run / "checkpoint-6") == 3, where
-        prune_kt(run / "checkpoint-6", {first}, run_dir=run)  # again: it is no error to go on
-        assert not [path for path in (run / "checkpoint-6").iterdir() if first in path.name]
-        check_nothing_lost(run, published, where)

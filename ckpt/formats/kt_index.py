@@ -17,6 +17,9 @@ INDEX_NAME = "kt_full_experts.index.json"
 FORMAT = "kt_full_experts"
 VERSION = 1
 DTYPE = "BF16"
+TEMPORARY_SUFFIX = ".tmp"
+"""What a shard's name ends in while it is written."""
+
 PROJECTIONS = ("gate_proj", "up_proj", "down_proj")
 _SHARD = re.compile(r"kt_full_experts-([0-9a-f]{32})-layer-([0-9]{5,})\.safetensors")
 _TEMPORARY = re.compile(
@@ -69,6 +72,12 @@ def shard_name(name: str) -> tuple[str, int] | None:
         return None
     layer = int(match.group(2))
     return (match.group(1), layer) if match.group(2) == f"{layer:05d}" else None
+
+
+def generation_of(name: str) -> str | None:
+    """Return the generation of a shard or of one half-written, None for any other file."""
+    named = shard_name(name.removesuffix(TEMPORARY_SUFFIX))
+    return named[0] if named else None
 
 
 def is_temporary(name: str) -> bool:

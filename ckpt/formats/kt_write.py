@@ -16,14 +16,13 @@ from ckpt.formats.kt_index import (
     DTYPE,
     FORMAT,
     PROJECTIONS,
+    TEMPORARY_SUFFIX,
     VERSION,
     Shard,
-    shard_name,
+    generation_of,
 )
 from ckpt.tensorfile import Header, read_header
 from ckpt.tensorwriter import Buffer, write_tensors
-
-_TEMPORARY_SUFFIX = ".tmp"
 
 
 def new_generation() -> str:
@@ -48,7 +47,7 @@ def write_shard(directory: Path, generation: str, layer: int, buffers: Sequence[
     """
     shapes = _checked_shapes(layer, buffers)
     file = shard_file(generation, layer)
-    temporary = directory / (file + _TEMPORARY_SUFFIX)
+    temporary = directory / (file + TEMPORARY_SUFFIX)
     written = write_tensors(temporary, buffers, _metadata(generation, layer))
     fs.rename_to_free_name(temporary, directory / file)
     return Shard(layer, file, written.size_bytes, shapes)
@@ -102,12 +101,6 @@ def own_files(directory: Path, generation: str) -> tuple[str, ...]:
             if not entry.is_directory and generation_of(entry.name) == generation
         )
     )
-
-
-def generation_of(name: str) -> str | None:
-    """Return the generation of a shard or of one half-written, None for any other file."""
-    named = shard_name(name.removesuffix(_TEMPORARY_SUFFIX))
-    return named[0] if named else None
 
 
 def remove_own_files(directory: Path, generation: str) -> None:

@@ -130,7 +130,8 @@ def _take_back(run_dir: Path, change: Change) -> None:
     back = Change(change.slot, change.after, change.before)
     slot = scan_slot(run_dir, change.slot, Journal())
     found = _generation(slot, change.before) if change.before is not None else None
-    carry(Move(run_dir, back, found.path if found is not None else None))
+    source = found.path if found is not None else None
+    carry(Move(run_dir, back, source, is_inside=source == run_dir / change.slot))
 
 
 def _interrupted(plan: Plan, error: OSError, *, is_back: bool | None) -> PublishError:

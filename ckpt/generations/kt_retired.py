@@ -10,8 +10,7 @@ from pathlib import Path
 
 from ckpt import fs
 from ckpt.errors import Refused
-from ckpt.formats.kt_index import Index
-from ckpt.formats.kt_write import generation_of
+from ckpt.formats.kt_index import Index, generation_of
 from ckpt.generations.kt_slot import (
     KtSlot,
     is_id,

@@ -13,8 +13,6 @@ from ckpt import fs, jsontext
 from ckpt.control import DIRECTORY as CONTROL
 from ckpt.errors import CheckpointError, DuplicateKey, Refused, TornRead
 from ckpt.formats.kt_index import INDEX_NAME, Index, group_shards, parse_index
-from ckpt.formats.kt_write import rebuilt_index
-from ckpt.generations.find import RUN_FILES, home_of
 from ckpt.generations.names import looks_like_checkpoint
 
 KEPT = "kt"
@@ -39,7 +37,12 @@ class KtSlot:
     @property
     def kept(self) -> Path:
         """Where the indices of its retired generations are kept."""
-        return self.run_dir / CONTROL / KEPT / self.name
+        return kept_root(self.run_dir) / self.name
+
+
+def kept_root(run_dir: Path) -> Path:
+    """Return where a run keeps the indices of all its slots."""
+    return run_dir / CONTROL / KEPT
 
 
 def kt_slot(path: Path, run_dir: Path | None = None) -> KtSlot:
@@ -85,6 +88,8 @@ def index_of(slot: KtSlot, generation: str) -> bytes:
     if not files:
         message = f"{slot.name}: no generation {generation}"
         raise Refused(message, path=str(slot.directory), hint="see its generations: ckpt log")
+    from ckpt.formats.kt_write import rebuilt_index  # late: looking at a run needs no writer
+
     try:
         return rebuilt_index(slot.directory, generation, files)
     except CheckpointError as error:
@@ -159,6 +164,8 @@ def shard_bytes(slot: KtSlot, generation: str) -> int:
 
 def _run_of(directory: Path) -> Path:
     """The run that a directory of shards is, or lies in; else the directory around it."""
+    from ckpt.generations.find import home_of  # late: finding a run scans it, and asks us
+
     if not looks_like_checkpoint(directory.name) and _is_run(directory):
         return directory
     return home_of(directory)
@@ -166,6 +173,8 @@ def _run_of(directory: Path) -> Path:
 
 def _is_run(directory: Path) -> bool:
     """Whether a run's own files or checkpoints lie there: a final save goes beside them."""
+    from ckpt.generations.find import RUN_FILES
+
     try:
         names = {entry.name for entry in fs.scan(directory)}
     except OSError:

@@ -13,6 +13,7 @@ from ckpt import fs
 from ckpt.checkpoint import Finding, Generation, Leftover, Severity, Slot, first_error
 from ckpt.control import VerifiedCache, read_pins
 from ckpt.generations import names
+from ckpt.generations.kt_kept import KeptIndices
 from ckpt.generations.payload import Payload, Payloads, is_settled
 from ckpt.generations.slots import Draft, to_slot
 from ckpt.reflog import Journal, JournalReader
@@ -62,6 +63,7 @@ class Scanner:
     def __init__(self, run_dir: Path) -> None:
         self.run_dir = run_dir
         self._payloads = Payloads()
+        self._kept = KeptIndices(run_dir)
         self._listings: dict[str, _Listing] = {}
         self._verified = VerifiedCache(run_dir)
         self._pins: frozenset[str] = frozenset()
@@ -83,7 +85,8 @@ class Scanner:
             self._pins = pins
             self._made.clear()
         told_before, self._journal = self._journal, journal
-        walk = _Walk(self._payloads, self._listings, with_stamps=not self._verified.is_empty)
+        with_stamps = not self._verified.is_empty
+        walk = _Walk(self._payloads, self._kept, self._listings, with_stamps=with_stamps)
         made: dict[str, _Made] = {}
         for name, draft in walk.drafts(str(self.run_dir)).items():
             known = self._made.get(name)
@@ -131,7 +134,7 @@ def scan_slot(run_dir: Path, name: str, journal: Journal) -> Slot | None:
     verified.refresh()
     pins = read_pins(run_dir)
     directory, _, base = name.rpartition("/")
-    walk = _Walk(Payloads(), {}, with_stamps=not verified.is_empty)
+    walk = _Walk(Payloads(), KeptIndices(run_dir), {}, with_stamps=not verified.is_empty)
     above = f"{run_dir}/{directory}" if directory else str(run_dir)
     prefix = f"{directory}/" if directory else ""
     draft = walk.drafts(above, prefix, levels=0, only=base).get(name)
@@ -169,9 +172,15 @@ class _Walk:
     """One pass over the directories of a run."""
 
     def __init__(
-        self, payloads: Payloads, listings: dict[str, _Listing], *, with_stamps: bool
+        self,
+        payloads: Payloads,
+        kept: KeptIndices,
+        listings: dict[str, _Listing],
+        *,
+        with_stamps: bool,
     ) -> None:
         self._payloads = payloads
+        self._kept = kept
         self._before = listings
         self._with_stamps = with_stamps
         self.listings: dict[str, _Listing] = {}
@@ -250,7 +259,7 @@ class _Walk:
         draft.leftovers.append(Leftover(Path(path), "dangling-link", message))
 
     def _look(self, path: str) -> Payload:
-        return self._payloads.look(path, with_stamp=self._with_stamps)
+        return self._kept.tell(self._payloads.look(path, with_stamp=self._with_stamps))
 
     def _list(self, directory: str) -> tuple[fs.Entry, ...]:
         before = self._before.get(directory)

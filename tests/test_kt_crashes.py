@@ -1,0 +1,305 @@
+"""A KT slot under faults and crashes, and through the verbs that go back and forth.
+
+At every moment the index names shards that are all there and whole, and nothing published is lost.
+"""
+
+import errno
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from kt_runs import live_value, save, writer
+from saving import known
+from trees import snapshot
+
+from ckpt import fs, reflog
+from ckpt.checkpoint import State
+from ckpt.errors import CheckpointError, PublishError, Refused
+from ckpt.formats.kt_index import INDEX_NAME
+from ckpt.formats.kt_write import shard_file
+from ckpt.generations import (
+    carry_out,
+    plan_redo,
+    plan_rollback,
+    plan_undo,
+    plan_withdraw,
+    recover,
+    scan,
+)
+from ckpt.generations.kt import make_live, publish_kt
+from ckpt.generations.kt_retired import list_retired, prune_kt
+from ckpt.generations.kt_slot import kt_slot, live_generation
+from ckpt.operation import drive
+
+# ---- a fault and a crash at every call --------------------------------------------------------
+
+
+class Crashed(BaseException):
+    """The process is gone: no call after it is made."""
+
+
+class Stop:
+    """Raises at the given call, and at every later one when `is_crash`."""
+
+    def __init__(self, at: int, make: Callable[[], BaseException], *, is_crash: bool) -> None:
+        self.at, self.make, self.is_crash, self.count = at, make, is_crash, 0
+
+    def __call__(self, call: fs.Call) -> None:
+        self.count += 1
+        if self.count == self.at or (self.is_crash and self.count > self.at):
+            raise self.make()
+
+
+STOPS = [
+    pytest.param(lambda: OSError(errno.ENOSPC, "No space left"), False, id="ENOSPC"),
+    pytest.param(lambda: OSError(errno.EIO, "Input/output error"), False, id="EIO once"),
+    pytest.param(KeyboardInterrupt, False, id="KeyboardInterrupt"),
+    pytest.param(Crashed, True, id="crash"),
+]
+
+
+class Runs:
+    """Copies of one run in which the given values were saved, one after the other."""
+
+    def __init__(self, tmp_path: Path, *values: int) -> None:
+        self._parent, self._count = tmp_path, 0
+        self._first = tmp_path / "first"
+        (self._first / "checkpoint-6").mkdir(parents=True)
+        (self._first / "checkpoint-6" / "optimizer.pt").write_bytes(b"foreign")
+        self._saved = {save(self._first, value): value for value in values}
+        self._checked: set[int] = set()
+
+    def fresh(self) -> tuple[Path, dict[str, int]]:
+        """The next copy, and the values by the generations they were saved as, oldest first."""
+        self._count += 1
+        run = self._parent / f"run_{self._count}"
+        shutil.copytree(self._first, run)
+        return run, dict(self._saved)
+
+    def check_nothing_lost(self, run: Path, published: dict[str, int], where: str) -> None:
+        """What is live reads whole; every published generation is live, or can be made live."""
+        directory = run / "checkpoint-6"
+        live = live_generation(kt_slot(directory, run))
+        value = live_value(directory)
+        assert live not in published or published[live] == value, where
+        assert (directory / "optimizer.pt").read_bytes() == b"foreign", where
+        files = {**snapshot(directory), **snapshot(run / ".ckpt" / "kt")}
+        state = hash((tuple(sorted(files.items())), tuple(published)))
+        if state in self._checked:
+            return  # another call was interrupted and left just the same
+        self._checked.add(state)
+        retired = {each.generation: each for each in list_retired(directory, run_dir=run)}
+        for generation, expected in published.items():
+            if generation != live:
+                assert retired[generation].missing == (), where
+                make_live(directory, generation, run_dir=run)
+                assert live_value(directory) == expected, where
+
+
+def calls_in(action: Callable[[], object]) -> int:
+    calls: list[fs.Call] = []
+    with fs.hooked(calls.append):
+        action()
+    return len(calls)
+
+
+@pytest.mark.parametrize(("make", "is_crash"), STOPS)
+def test_a_save_stopped_at_any_call_loses_nothing(
+    tmp_path: Path, make: Callable[[], BaseException], is_crash: bool
+) -> None:
+    runs = Runs(tmp_path, 1, 2)
+    run, _ = runs.fresh()
+    total = calls_in(lambda: save(run, 3))
+    assert total > 40
+    for at in range(1, total + 1):
+        run, published = runs.fresh()
+        raised = None
+        try:
+            with fs.hooked(Stop(at, make, is_crash=is_crash)):
+                published[save(run, 3)] = 3
+        except (PublishError, KeyboardInterrupt, Crashed) as error:
+            raised = error
+        where = f"call {at} of {total}: {raised}"
+        directory = run / "checkpoint-6"
+        live = live_generation(kt_slot(directory, run))
+        if live not in published:
+            assert raised is not None, where
+            assert live_value(directory) == 3, where
+        elif raised is not None and not is_crash:
+            left = {path.name for path in directory.iterdir()} - {"optimizer.pt", INDEX_NAME}
+            assert left == {shard_file(each, n) for each in published for n in (0, 1)}, where
+        runs.check_nothing_lost(run, published, where)
+
+
+@pytest.mark.parametrize(("make", "is_crash"), STOPS)
+def test_a_roll_back_stopped_at_any_call_loses_nothing(
+    tmp_path: Path, make: Callable[[], BaseException], is_crash: bool
+) -> None:
+    runs = Runs(tmp_path, 1, 2)
+    run, published = runs.fresh()
+    first, second = published
+    total = calls_in(lambda: make_live(run / "checkpoint-6", first, run_dir=run))
+    assert total > 20
+    for at in range(1, total + 1):
+        run, published = runs.fresh()
+        first, second = published
+        raised = None
+        try:
+            with fs.hooked(Stop(at, make, is_crash=is_crash)):
+                make_live(run / "checkpoint-6", first, run_dir=run)
+        except (OSError, KeyboardInterrupt, Crashed) as error:
+            raised = error
+        where = f"call {at} of {total}: {raised}"
+        live = live_generation(kt_slot(run / "checkpoint-6", run))
+        assert live == first or (raised is not None and live == second), where
+        runs.check_nothing_lost(run, published, where)
+
+
+@pytest.mark.parametrize(("make", "is_crash"), STOPS)
+def test_a_prune_stopped_at_any_call_loses_nothing_else(
+    tmp_path: Path, make: Callable[[], BaseException], is_crash: bool
+) -> None:
+    runs = Runs(tmp_path, 1, 2, 3)
+    run, published = runs.fresh()
+    first = next(iter(published))
+    total = calls_in(lambda: prune_kt(run / "checkpoint-6", {first}, run_dir=run))
+    for at in range(1, total + 1):
+        run, published = runs.fresh()
+        first = next(iter(published))
+        del published[first]
+        try:
+            with fs.hooked(Stop(at, make, is_crash=is_crash)):
+                prune_kt(run / "checkpoint-6", {first}, run_dir=run)
+        except (OSError, Refused, KeyboardInterrupt, Crashed):
+            pass
+        where = f"call {at} of {total}"
+        assert live_value(run / "checkpoint-6") == 3, where
+        prune_kt(run / "checkpoint-6", {first}, run_dir=run)  # again: it is no error to go on
+        assert not [path for path in (run / "checkpoint-6").iterdir() if first in path.name]
+        runs.check_nothing_lost(run, published, where)
+
+
+# ---- the verbs --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    directory = tmp_path / "run"
+    (directory / "checkpoint-6").mkdir(parents=True)
+    (directory / "checkpoint-6" / "optimizer.pt").write_bytes(b"foreign")
+    (directory / "checkpoint-6" / "trainer_state.json").write_text('{"global_step": 6}')
+    return directory
+
+
+def live_at(run: Path) -> str | None:
+    return live_generation(kt_slot(run / "checkpoint-6", run))
+
+
+def test_a_slot_goes_back_and_forth_and_its_directory_keeps_its_time(run: Path) -> None:
+    directory = run / "checkpoint-6"
+    first, second, third = save(run, 1), save(run, 2), save(run, 3)
+    os.utime(directory, ns=(1_000_000_000, 1_000_000_000))
+    before = snapshot(directory)
+    drive(carry_out(plan_rollback(known(run))))
+    assert (live_at(run), live_value(directory)) == (second, 2)
+    drive(carry_out(plan_rollback(known(run), slot="checkpoint-6", to=first[:8])))
+    assert (live_at(run), live_value(directory)) == (first, 1)
+    drive(carry_out(plan_undo(known(run))))
+    assert live_at(run) == second
+    drive(carry_out(plan_undo(known(run))))
+    assert live_at(run) == third
+    assert snapshot(directory) == before
+    drive(carry_out(plan_redo(known(run))))
+    assert live_at(run) == second
+    assert directory.stat().st_mtime_ns == 1_000_000_000
+    assert sorted(path.name for path in run.iterdir()) == [".ckpt", "checkpoint-6"]
+    (slot,) = scan(run)
+    assert [(each.state, each.id) for each in slot.generations] == [
+        (State.LIVE, second),
+        (State.RETIRED, third),
+        (State.RETIRED, first),
+    ]
+
+
+def test_a_slot_of_other_layers_can_be_gone_back_to(run: Path) -> None:
+    """Its own index was kept: the layers of the live one say nothing of those it had."""
+    first = save(run, 1, (0, 1))
+    save(run, 2, (0, 1, 2))
+    (slot,) = scan(run)
+    (retired,) = [each for each in slot.generations if each.state is State.RETIRED]
+    assert (retired.id, retired.complete) == (first, True)
+    assert (slot.leftovers, slot.generations[0].findings) == ((), ())
+    drive(carry_out(plan_rollback(known(run))))
+    assert (live_at(run), live_value(run / "checkpoint-6")) == (first, 1)
+
+
+def test_a_retired_generation_that_lost_a_shard_is_told_so_and_refused(run: Path) -> None:
+    """It has all layers of the live one; its own index says that it had one more."""
+    first = save(run, 1, (0, 1, 2))
+    save(run, 2, (0, 1))
+    (run / "checkpoint-6" / shard_file(first, 2)).unlink()
+    (slot,) = scan(run)
+    assert (slot.generations[1].id, slot.generations[1].complete) == (first, False)
+    with pytest.raises(Refused, match=f"generation {first} cannot be used: it is not whole"):
+        plan_rollback(known(run), slot="checkpoint-6", to=first)
+
+
+def test_a_withdrawn_checkpoint_comes_back_by_one_undo(run: Path) -> None:
+    saved = save(run, 1)
+    earlier = run / "checkpoint-3"
+    drive(publish_kt(earlier, writer(4), run_dir=run))
+    (earlier / "trainer_state.json").write_text('{"global_step": 3}')
+    drive(carry_out(plan_withdraw(known(run), to_step=3)))
+    assert not (run / "checkpoint-6").exists()
+    drive(carry_out(plan_undo(known(run))))
+    assert (live_at(run), live_value(run / "checkpoint-6")) == (saved, 1)
+
+
+@pytest.mark.parametrize("make", [Crashed, KeyboardInterrupt, lambda: OSError(5, "error")])
+def test_a_roll_back_stopped_at_any_call_is_ended_by_recovery(
+    tmp_path: Path, make: Callable[[], BaseException]
+) -> None:
+    runs = Runs(tmp_path, 1, 2)
+    run, published = runs.fresh()
+    plan = plan_rollback(known(run), slot="checkpoint-6")
+    total = calls_in(lambda: drive(carry_out(plan)))
+    for at in range(1, total + 1):
+        run, published = runs.fresh()
+        plan = plan_rollback(known(run), slot="checkpoint-6")
+        try:
+            with fs.hooked(Stop(at, make, is_crash=make is Crashed)):
+                drive(carry_out(plan))
+        except (CheckpointError, KeyboardInterrupt, Crashed):
+            pass
+        where = f"call {at} of {total}"
+        drive(recover(run))
+        assert drive(recover(run)) == (), where
+        entries = reflog.read(run).entries
+        assert all(entry.outcome is not None for entry in entries), where
+        done = [entry for entry in entries if entry.outcome == "done"]
+        assert live_at(run) == done[-1].changes[0].after, where
+        runs.check_nothing_lost(run, published, where)
+
+
+@pytest.mark.parametrize("make", [Crashed, KeyboardInterrupt])
+def test_a_save_stopped_at_any_call_is_ended_by_recovery(
+    tmp_path: Path, make: Callable[[], BaseException]
+) -> None:
+    runs = Runs(tmp_path, 1, 2)
+    run, published = runs.fresh()
+    total = calls_in(lambda: save(run, 3))
+    for at in range(1, total + 1):
+        run, published = runs.fresh()
+        try:
+            with fs.hooked(Stop(at, make, is_crash=make is Crashed)):
+                save(run, 3)
+        except (CheckpointError, KeyboardInterrupt, Crashed):
+            pass
+        where = f"call {at} of {total}"
+        drive(recover(run))
+        assert drive(recover(run)) == (), where
+        done = [entry for entry in reflog.read(run).entries if entry.outcome == "done"]
+        assert live_at(run) == done[-1].changes[0].after, where
+        runs.check_nothing_lost(run, published, where)
