@@ -4,7 +4,7 @@ Everything is checked before the first byte is written, and every file is durabl
 manifest that lists it. Publishing is not done here.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,6 @@ from ckpt.manifest import Listed, Origin, build, extension_of, is_safe_name
 from ckpt.onepass import CHUNK_BYTES, Sink, write_hashed
 from ckpt.tensorwriter import Buffer, write_tensors
 
-EXTRA_SUFFIX = ".pt"
 _MOST_NAME_BYTES = 255
 
 
@@ -46,9 +45,10 @@ def write_checkpoint(  # noqa: PLR0913 - the parts of a checkpoint, the later on
     """
     meta = jsontext.without_nonfinite(meta)
     texts = {META: _encoded(META, meta), CONFIG: _encoded(CONFIG, config)}
-    files = {extra_name(key): write for key, write in extras.items()}
+    check_extras(extras)
     written = {WEIGHTS: write_tensors(directory / WEIGHTS, buffers, tied or None)}
-    for name, write in files.items():
+    for key, write in extras.items():
+        name = extra_name(key)
         written[name] = write_hashed(directory / name, write)
     for name, text in texts.items():
         written[name] = write_hashed(directory / name, partial(_write_text, text))
@@ -59,23 +59,32 @@ def write_checkpoint(  # noqa: PLR0913 - the parts of a checkpoint, the later on
     fs.replace_bytes(directory / MANIFEST, build(listed, names, meta=meta, extension=extension))
 
 
-def extra_name(key: str) -> str:
-    """Return the name of the file that an extra is saved as.
+def check_extras(keys: Iterable[str]) -> None:
+    """Refuse keys that cannot name files in the checkpoint's own directory.
 
     Raises:
-        PublishError: the key is no text, empty, hidden or too long, or holds a separator.
+        PublishError: a key is no text, empty, hidden or too long, holds a separator, or differs
+            from another one by case alone.
     """
-    if not isinstance(key, str) or not is_safe_name(key) or key.startswith("."):
-        hint = f"use a plain name such as optimizer; it becomes optimizer{EXTRA_SUFFIX}"
-        raise PublishError(f"extras: {key!r:.80} cannot name a file", hint=hint)
-    name = f"{key}{EXTRA_SUFFIX}"
-    try:
-        size = len(name.encode())
-    except UnicodeEncodeError:
-        raise PublishError(f"extras: {key!r:.80} cannot name a file: no UTF-8") from None
-    if size > _MOST_NAME_BYTES:
-        raise PublishError(f"extras: {key!r:.80} is too long to name a file")
-    return name
+    seen: dict[str, str] = {}
+    for key in keys:
+        if not isinstance(key, str) or not is_safe_name(key) or key.startswith("."):
+            hint = f"use a plain name such as optimizer; it becomes {extra_name('optimizer')}"
+            raise PublishError(f"extras: {key!r:.80} cannot name a file", hint=hint)
+        try:
+            size = len(extra_name(key).encode())
+        except UnicodeEncodeError:
+            message = f"extras: {key!r:.80} cannot name a file: it is no UTF-8"
+            raise PublishError(message) from None
+        if size > _MOST_NAME_BYTES:
+            raise PublishError(f"extras: {key!r:.80} is too long to name a file")
+        if (other := seen.setdefault(key.casefold(), key)) != key:
+            raise PublishError(f"extras: {other!r:.80} and {key!r:.80} differ by case alone")
+
+
+def extra_name(key: str) -> str:
+    """Return the name of the file that an extra is saved as."""
+    return f"{key}.pt"
 
 
 def _encoded(name: str, value: Mapping[str, Any]) -> bytes:
