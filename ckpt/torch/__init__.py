@@ -3,6 +3,17 @@
 The only package of ckpt that imports torch; nothing in ckpt imports it.
 """
 
+from ckpt.torch.adapter import (
+    LoraAdapter,
+    LoraSet,
+    LoraSettings,
+    apply_adapter,
+    load_adapter,
+    load_set,
+    load_weights,
+    save_adapter,
+    save_set,
+)
 from ckpt.torch.astrai import Loaded, find, load, load_any, load_into, save
 from ckpt.torch.asynchronous import AsyncSaver
 from ckpt.torch.distributed import from_rank_zero
@@ -15,21 +26,37 @@ from ckpt.torch.files import (
     load_torch,
     save_model,
 )
+from ckpt.torch.kt import load_kt, load_kt_layer, resolve_kt, save_kt
+from ckpt.torch.kt_layers import KtWrapper
 
 __all__ = [
     "AsyncSaver",
+    "KtWrapper",
     "Loaded",
+    "LoraAdapter",
+    "LoraSet",
+    "LoraSettings",
+    "apply_adapter",
     "find",
     "from_rank_zero",
     "load",
+    "load_adapter",
     "load_any",
     "load_into",
     "load_json",
+    "load_kt",
+    "load_kt_layer",
     "load_model_config",
     "load_model_weights",
     "load_safetensors",
+    "load_set",
     "load_state_dict",
     "load_torch",
+    "load_weights",
+    "resolve_kt",
     "save",
+    "save_adapter",
+    "save_kt",
     "save_model",
+    "save_set",
 ]
