@@ -234,6 +234,14 @@ class Slot:
         """The live generation, None for a broken or withdrawn slot."""
         return next((g for g in self.generations if g.state is State.LIVE), None)
 
+    def is_live_too(self, generation: Generation) -> bool:
+        """Whether it is the live payload once more, under a hidden name: a copy, or links."""
+        live = self.live
+        if live is None or generation.state is State.LIVE:
+            return False
+        begin, _, number = generation.id.rpartition("-")
+        return begin == live.id and number.isdigit()
+
     @property
     def candidates(self) -> tuple[Generation, ...]:
         """What a reader may load, the best first.

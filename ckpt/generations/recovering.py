@@ -16,7 +16,16 @@ from ckpt.generations.kt_retired import abandoned, prune_kt
 from ckpt.generations.payload import look
 from ckpt.generations.resolving import resolve
 from ckpt.generations.scanner import scan, scan_slot
-from ckpt.generations.swap import Move, carry, free_name, id_at, rename, settle, siblings
+from ckpt.generations.swap import (
+    Move,
+    carry,
+    foreign_at,
+    free_name,
+    id_at,
+    rename,
+    settle,
+    siblings,
+)
 from ckpt.lock import forget_dead_writers, swap_lock, writer_of
 from ckpt.operation import Note, Operation
 from ckpt.reflog import Change, Entry, Journal, Outcome, conclude, cut_torn_tail, intend, read
@@ -98,9 +107,9 @@ def _end_prune(run_dir: Path, entry: Entry) -> bool:
     is_begun = False
     for change in entry.changes:
         slot = scan_slot(run_dir, change.slot, Journal())
-        if slot is not None and slot.format == "kt_full":
-            if change.before in abandoned(slot.path, run_dir=run_dir):
-                prune_kt(slot.path, [change.before], run_dir=run_dir)
+        is_inside = slot is not None and slot.format == "kt_full"
+        if slot and is_inside and change.before in abandoned(slot.path, run_dir=run_dir):
+            prune_kt(slot.path, [change.before], run_dir=run_dir)
         known = slot.generations if slot is not None else ()
         is_whole = any(
             each.id == change.before and each.state is not State.TRASH for each in known
@@ -141,9 +150,12 @@ def _fill_names(run_dir: Path) -> Iterator[str]:
         if live.error is not None and not live.is_gone:
             yield f"{slot.name}: left alone: {(live.error.strerror or str(live.error)).lower()}"
             continue
+        is_inside = best.generation.path == slot.path
+        if not is_inside and (why := foreign_at(slot.path, best.generation.path)):
+            yield f"{slot.name}: left alone: {why}"
+            continue
         change = Change(slot.name, live.id or None, best.generation.id)
         sequence = intend(run_dir, "recover", (change,))
-        is_inside = best.generation.path == slot.path
         carry(Move(run_dir, change, best.generation.path, is_inside=is_inside))
         conclude(run_dir, sequence, Outcome.DONE)
         yield f"{slot.name}: {best.reason}; it is live now"

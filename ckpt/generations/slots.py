@@ -62,7 +62,8 @@ def to_slot(draft: Draft, recorded: Recorded, told: Told = UNTOLD) -> Slot:
         is_live = not trouble
         if is_live and live.glance is not None:
             generations.append(recorded(_generation(live, live.glance, State.LIVE), live))
-        generations += [_inner(live, each) for each in _retired_inside(live)]
+        bare = replace(live, stamp=None)  # what was verified of the live one is not theirs
+        generations += [recorded(_inner(live, each), bare) for each in _retired_inside(live)]
     for sibling, payload in draft.hidden:
         state = _state(sibling, payload, told)
         if payload.glance is not None and _is_usable(state, payload.glance):

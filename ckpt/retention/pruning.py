@@ -1,0 +1,200 @@
+"""Removing the generations that a plan names: out of the way under the lock, deleted after it.
+
+What was asked for is looked at again first. A name that says trash is never a generation any more,
+so a death at any moment leaves each of them whole or being deleted; recovery sweeps the rest.
+"""
+
+import time
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from ckpt import fs
+from ckpt.checkpoint import Generation, Slot, State
+from ckpt.errors import CheckpointError, PublishError, StalePlan
+from ckpt.generations import names
+from ckpt.generations.kt_retired import prune_kt
+from ckpt.generations.plans import Known, Plan
+from ckpt.generations.scanner import scan, scan_slot
+from ckpt.generations.swap import free_name, rename
+from ckpt.lock import swap_lock
+from ckpt.operation import Note, Operation, drive
+from ckpt.reflog import Change, Journal, Outcome, conclude, intend, read
+from ckpt.retention.policies import Policy, always_kept, plan_prune
+
+BUSY_WAIT_S = 1.0
+"""How long a prune waits for a swap: it can be done later."""
+
+
+def prune(plan: Plan) -> Operation[int]:
+    """Remove what a plan of a prune names; return the bytes freed.
+
+    Each is renamed to trash under the run's lock and deleted after it, so that a save never waits
+    for a deletion. What cannot be deleted yet (a reader on NFS holds it) is told and tried again
+    by the next prune or recovery.
+
+    Raises:
+        StalePlan: one of them vanished, became live, was pinned or is needed since; none is gone.
+        Busy: somebody else is changing the run.
+        PublishError: the disk refused; what was not renamed to trash is whole.
+    """
+    if not plan.removed:
+        return 0
+    yield Note(f"pruning {len(plan.removed)} of {_slots_in(plan)}")
+    try:
+        with swap_lock(plan.run_dir, "prune", wait_s=BUSY_WAIT_S):
+            aside = _set_aside(plan)
+    except OSError as error:
+        where = error.filename or plan.run_dir
+        message = f"{where}: not pruned: {(error.strerror or str(error)).lower()}"
+        hint = "what is not gone is whole; it can be pruned again"
+        raise PublishError(message, path=str(where), hint=hint) from error
+    freed = aside.freed_bytes
+    for trash in aside.trash:
+        why = _delete(trash.path)
+        if why is None:
+            freed += trash.size_bytes
+        else:
+            yield Note(f"{trash.path.name} is left, to be deleted later: {why}")
+    return freed
+
+
+def retain(run_dir: Path, policy: Policy, *, slot: str | None = None) -> int:
+    """Let go what a saver's policy does not keep, after a publish; return the bytes freed.
+
+    With `slot`, the one that was just published, the others are not looked at unless something of
+    it goes, and only what lies behind it does. Whatever goes wrong is a warning: the save is done.
+    """
+    try:
+        journal = read(run_dir)
+        if slot is not None:
+            only = scan_slot(run_dir, slot, journal)
+            known = Known(run_dir, (only,) if only else (), journal, time.time())
+            if not plan_prune(known, policy).removed and policy.max_bytes is None:
+                return 0
+        known = Known(run_dir, scan(run_dir), journal, time.time())
+        return drive(prune(plan_prune(known, policy, slot=slot)))
+    except (CheckpointError, OSError) as error:
+        text = f"{run_dir}: the save is done, but nothing was pruned after it: {error}"
+        warnings.warn(text, RuntimeWarning, stacklevel=2)
+        return 0
+
+
+# ---- under the lock ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Trash:
+    path: Path
+    size_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Aside:
+    """What was taken out of the way and is still to be deleted, and what is freed already."""
+
+    trash: tuple[_Trash, ...]
+    freed_bytes: int
+
+
+def _set_aside(plan: Plan) -> _Aside:
+    journal = read(plan.run_dir)
+    slots = scan(plan.run_dir)
+    pairs = _look_again(plan, slots, journal)
+    left = [_Trash(path) for path in _old_trash(slots, {change.slot for change, _ in pairs})]
+    sequence = intend(plan.run_dir, "prune", plan.changes)
+    trash = _to_trash(plan.run_dir, pairs)
+    freed = _prune_inside(plan.run_dir, pairs)
+    with suppress(OSError):  # the disk says it too
+        conclude(plan.run_dir, sequence, Outcome.DONE)
+    return _Aside((*trash, *left), freed)
+
+
+_Pairs = Sequence[tuple[Change, Generation]]
+
+
+def _look_again(plan: Plan, slots: Sequence[Slot], journal: Journal) -> _Pairs:
+    """Find each generation where it lies now; refuse all when one is not what it was."""
+    by_name = {slot.name: slot for slot in slots}
+    always = always_kept(slots, journal)
+    pairs = []
+    for change, planned in zip(plan.changes, plan.removed, strict=True):
+        slot = by_name.get(change.slot)
+        found = next((each for each in _others(slot) if each.id == planned.id), None)
+        if found is None or found.path != planned.path:
+            raise _stale(plan, f"{change.slot}: generation {planned.id} is not where it was")
+        reason = always.get((change.slot, found.id))
+        if reason is not None:
+            raise _stale(plan, f"{change.slot}: generation {planned.id} stays: {reason}")
+        pairs.append((change, found))
+    return pairs
+
+
+def _others(slot: Slot | None) -> Iterator[Generation]:
+    for each in slot.generations if slot is not None else ():
+        if each.state in (State.RETIRED, State.WITHDRAWN):
+            yield each
+
+
+def _to_trash(run_dir: Path, pairs: _Pairs) -> list[_Trash]:
+    trash = []
+    parents = {}
+    for change, generation in pairs:
+        path = run_dir / change.slot
+        if generation.path == path:
+            continue
+        name = free_name(path, "trash", generation.id)
+        rename(generation.path, name)
+        trash.append(_Trash(name, generation.size_bytes or 0))
+        parents[path.parent] = True
+    for parent in parents:
+        fs.sync_directory(parent)  # or a power cut may bring back a name over half a payload
+    return trash
+
+
+def _prune_inside(run_dir: Path, pairs: _Pairs) -> int:
+    """Remove the generations whose files lie among those of their slot."""
+    inside: dict[str, list[str]] = {}
+    for change, generation in pairs:
+        if generation.path == run_dir / change.slot:
+            inside.setdefault(change.slot, []).append(generation.id)
+    return sum(prune_kt(run_dir / slot, ids, run_dir=run_dir) for slot, ids in inside.items())
+
+
+def _old_trash(slots: Sequence[Slot], chosen: set[str]) -> Iterator[Path]:
+    """What earlier prunes of the same slots could not delete."""
+    for slot in slots:
+        if slot.name in chosen:
+            yield from (each.path for each in slot.generations if each.state is State.TRASH)
+            for leftover in slot.leftovers:
+                hidden = names.hidden(leftover.path.name)
+                if hidden is not None and hidden.kind == "trash":
+                    yield leftover.path
+
+
+# ---- after it ---------------------------------------------------------------------------------
+
+
+def _delete(trash: Path) -> str | None:
+    """Delete what nobody may use any more; return why some of it is left, None: all is gone."""
+    try:
+        if fs.remove_tree(trash, first="manifest.json"):
+            return None
+    except FileNotFoundError:
+        return None  # somebody else deletes it too
+    except OSError as error:
+        return (error.strerror or str(error)).lower()
+    return "a reader holds its files open"
+
+
+def _slots_in(plan: Plan) -> str:
+    found = list(dict.fromkeys(change.slot for change in plan.changes))
+    more = f" and {len(found) - 2} more slots" if len(found) > 3 else ""
+    return ", ".join(found[: 2 if more else 3]) + more
+
+
+def _stale(plan: Plan, why: str) -> StalePlan:
+    message = f"{plan.run_dir}: the plan is out of date: {why}"
+    return StalePlan(message, path=str(plan.run_dir), hint="look at it anew and decide again")
