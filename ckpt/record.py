@@ -21,9 +21,11 @@ from ckpt import fs, jsontext
 from ckpt.arrays import ArrayLike, pack
 from ckpt.errors import CheckpointError
 from ckpt.operation import drive
+from ckpt.retention import Policy, retain
 
 STATE_NAME, METRICS_NAME, RUN_NAME = "training_state.json", "metrics.jsonl", "run.json"
 STATE_INTERVAL_S = 0.25
+KEEP_LAST = Policy(keep_last=1)
 _SECRET_WORDS = ("KEY", "TOKEN", "SECRET", "PASSWORD")
 _ENV_PREFIXES = ("CUDA_", "NCCL_", "OMP_", "PYTORCH_", "SLURM_", "TORCH_", "HF_", "XLA_")
 _ENV_NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT",
@@ -101,11 +103,14 @@ class Recorder:
         *,
         name: str | None = None,
         meta: Mapping[str, Any] | None = None,
+        keep: Policy = KEEP_LAST,
     ) -> Path:
         """Save a checkpoint as an AstrAI directory, durable before this returns; return its path.
 
         `name` is `epoch_<E>_step_<S>` when not given. `meta` is merged into meta.json under the
-        recorder's own step and epoch, which always win.
+        recorder's own step and epoch, which always win. `keep` says which generations that were
+        live under this name before stay; the others are deleted once the new one is durable, and
+        a failure to do so is a warning.
 
         Raises:
             PublishError: no checkpoint stands at the name, or the disk refused; what was live is.
@@ -138,7 +143,8 @@ class Recorder:
                 tied=packed.tied,
             )
 
-        drive(publish(target, write, run_dir=self.run_dir))
+        swapped = drive(publish(target, write, run_dir=self.run_dir))
+        retain(self.run_dir, keep, slot=swapped.changes[0].slot)
         return target
 
     def _append(self, line: bytes) -> None:

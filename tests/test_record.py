@@ -1,5 +1,6 @@
 """What a training script leaves behind through `ckpt.record`."""
 
+import errno
 import json
 import math
 import os
@@ -16,6 +17,7 @@ from ckpt.checkpoint import Depth, Verdict
 from ckpt.errors import CheckpointError, PublishError
 from ckpt.operation import drive
 from ckpt.record import Recorder
+from ckpt.retention import Policy
 from ckpt.tensorfile import read_header
 from ckpt.verify import verify
 
@@ -216,6 +218,37 @@ def test_a_step_saved_again_retires_what_was_saved_before(tmp_path: Path) -> Non
     assert (saved / "model.safetensors").read_bytes() != before
     (retired,) = tmp_path.glob(".epoch_0_step_5.retired-*")
     assert (retired / "model.safetensors").read_bytes() == before
+
+
+def retired_values(run: Path) -> list[float]:
+    found = [path / "model.safetensors" for path in run.glob(".latest.retired-*")]
+    return sorted(np.frombuffer(path.read_bytes()[-8:], np.float32)[0].item() for path in found)
+
+
+def test_of_what_was_saved_before_the_last_one_stays_unless_more_are_kept(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path)
+    for value in range(4):
+        recorder.save(5, {"w": np.full(2, value, np.float32)}, name="latest")
+    assert retired_values(tmp_path) == [2.0]
+    for value in range(4, 7):
+        tensors = {"w": np.full(2, value, np.float32)}
+        recorder.save(5, tensors, name="latest", keep=Policy(keep_last=3))
+    assert retired_values(tmp_path) == [3.0, 4.0, 5.0]
+
+
+def test_a_failed_clean_up_is_a_warning_and_the_save_is_done(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path)
+    for value in range(2):
+        recorder.save(5, {"w": np.full(2, value, np.float32)}, name="latest")
+
+    def refuse(call: fs.Call) -> None:
+        if call.name == "rename" and ".trash-" in call.path:
+            raise OSError(errno.EBUSY, "Device or resource busy", call.path)
+
+    with fs.hooked(refuse), pytest.warns(RuntimeWarning, match="the save is done"):
+        saved = recorder.save(5, {"w": np.full(2, 9, np.float32)}, name="latest")
+    assert drive(verify(saved, Depth.BYTES)).verdict is Verdict.INTACT
+    assert retired_values(tmp_path) == [0.0, 1.0]
 
 
 def test_a_taken_name_is_refused_and_what_stands_there_stays(tmp_path: Path) -> None:
