@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
 from types import TracebackType
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, Protocol, Self, TypeAlias
 
 from ckpt import fs
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 CHUNK_BYTES = 1 << 26
 _BLOCK_BYTES = 1 << 22  # a multiple of the alignment of direct writes
-_BLOCKS = 8
+_BLOCKS = 12  # 48 MiB: how far the disk may lag behind the hash
 _WRITERS = 2
 _PIECE_BYTES = 1 << 19  # copied and chunk-hashed while it is in the processor's cache
 
@@ -129,14 +129,15 @@ class HashedFile:
             self._file.write(block.content)
             self._digest.update(block.content)
         else:
-            tail = block.filled % fs.ALIGNMENT
-            self._crew.take(block, block.filled - tail)
-            self._crew.end()
-            if self._crew.failure is not None:
-                raise self._crew.failure
-            start = block.filled - tail
-            self._file.write_at(block.memory[start : block.filled], block.offset + start)
+            aligned = block.filled - block.filled % fs.ALIGNMENT
+            self._crew.take(block, aligned)
+            self._crew.end_writing()
+            self._crew.check()
+            self._file.write_at(block.memory[aligned : block.filled], block.offset + aligned)
         self._file.sync()
+        if self._crew is not None:  # it hashed the last blocks while the disk was awaited
+            self._crew.end()
+            self._crew.check()
         size = block.offset + block.filled
         return Written(size, self._digest.hexdigest(), CHUNK_BYTES, self._chunks.all())
 
@@ -181,6 +182,9 @@ class _Block:
         return self.memory[: self.filled]
 
 
+_Jobs: TypeAlias = "SimpleQueue[_Block | None]"
+
+
 class _Crew:
     """The threads that hash and write full blocks; the first failure stops the work of all."""
 
@@ -190,16 +194,17 @@ class _Crew:
         self._digest = digest
         self._lock = threading.Lock()
         self._free: SimpleQueue[_Block] = SimpleQueue()
-        self._to_hash: SimpleQueue[_Block | None] = SimpleQueue()
-        self._to_write: SimpleQueue[_Block | None] = SimpleQueue()
-        self._threads: list[threading.Thread] = []
+        self._to_hash: _Jobs = SimpleQueue()
+        self._to_write: _Jobs = SimpleQueue()
+        self._hashers: list[threading.Thread] = []
+        self._writers: list[threading.Thread] = []
         for _ in range(_BLOCKS - 1):
             self._free.put(_Block())
 
     def start(self) -> None:
-        self._start(self._to_hash, lambda block: self._digest.update(block.content))
-        for _ in range(_WRITERS):
-            self._start(self._to_write, self._write)
+        self._hashers.append(self._started(self._to_hash, self._hash))
+        while len(self._writers) < _WRITERS:
+            self._writers.append(self._started(self._to_write, self._write))
 
     def take(self, block: _Block, written: int) -> None:
         """Hash a block, and write the first `written` bytes of it."""
@@ -210,36 +215,51 @@ class _Crew:
     def free_block(self) -> _Block:
         """Wait for a block that can be filled anew."""
         block = self._free.get()
-        if self.failure is not None:
-            raise self.failure
+        self.check()
         return block
 
-    def end(self) -> None:
-        """Wait for all that was taken and for every thread.
+    def check(self) -> None:
+        """Raise what went wrong in a thread, if anything did."""
+        if self.failure is not None:
+            raise self.failure
 
-        A Ctrl-C has to wait too: the file is closed next, and a thread that still wrote could
-        write to whatever gets its descriptor.
+    def end_writing(self) -> None:
+        """Wait until all that was taken is written."""
+        self._end(self._to_write, self._writers)
+
+    def end(self) -> None:
+        """Wait for all that was taken and for every thread."""
+        self._end(self._to_write, self._writers)
+        self._end(self._to_hash, self._hashers)
+
+    def _end(self, jobs: _Jobs, threads: list[threading.Thread]) -> None:
+        """Let the threads finish; a Ctrl-C has to wait for it.
+
+        The file is closed next, and a thread that still wrote could write to whatever gets its
+        descriptor.
         """
         interruption: KeyboardInterrupt | None = None
-        while self._threads:
+        while threads:
             try:
-                self._to_hash.put(None)
-                for _ in range(_WRITERS):
-                    self._to_write.put(None)
-                for thread in self._threads:
+                for _ in threads:
+                    jobs.put(None)
+                for thread in threads:
                     thread.join()
-                self._threads.clear()
+                threads.clear()
             except KeyboardInterrupt as error:
                 interruption = error
         if interruption is not None:
             raise interruption
 
-    def _start(self, jobs: "SimpleQueue[_Block | None]", do: Callable[[_Block], None]) -> None:
-        thread = threading.Thread(target=self._work, args=(jobs, do), name="ckpt-write")
+    def _started(self, jobs: _Jobs, do: Callable[[_Block], None]) -> threading.Thread:
+        # a daemon, so that one whose start was interrupted cannot keep the process from ending
+        thread = threading.Thread(
+            target=self._work, args=(jobs, do), name="ckpt-write", daemon=True
+        )
         thread.start()
-        self._threads.append(thread)
+        return thread
 
-    def _work(self, jobs: "SimpleQueue[_Block | None]", do: Callable[[_Block], None]) -> None:
+    def _work(self, jobs: _Jobs, do: Callable[[_Block], None]) -> None:
         while (block := jobs.get()) is not None:
             try:
                 if self.failure is None:
@@ -251,6 +271,9 @@ class _Crew:
                 is_free = block.users == 0
             if is_free:
                 self._free.put(block)
+
+    def _hash(self, block: _Block) -> None:
+        self._digest.update(block.content)
 
     def _write(self, block: _Block) -> None:
         if block.written:
