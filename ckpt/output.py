@@ -31,6 +31,8 @@ from ckpt.present.words import Cell, Tone, integer, size, visible
 from ckpt.terminal import ProgressLine, Terminal
 
 if TYPE_CHECKING:
+    from ckpt.generations import Known, Plan
+    from ckpt.reflog import Journal
     from ckpt.view import RunView
 
 STATUS_ROWS = 12
@@ -162,6 +164,64 @@ class Output:
         self.out.line()
         self.out.line(Cell(f" {title}", Tone.ACCENT), Cell(f" {count:,}", Tone.DIM))
 
+    # ---- a plan and a journal -------------------------------------------------------------------
+
+    @property
+    def can_ask(self) -> bool:
+        """Whether somebody sits at a terminal, to read what is asked and to answer."""
+        return self.err.is_terminal and sys.stdin is not None and sys.stdin.isatty()
+
+    def ask(self, question: str) -> bool:
+        """Ask on stderr; only a plain yes is one."""
+        self.err.write(f"{question} [y/N] ")
+        self.err.flush()
+        return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+    def plan(self, plan: "Plan", known: "Known", *, is_data: bool) -> None:
+        """Write what a plan will do: the data of a dry run, else narration on stderr."""
+        from ckpt.present.plans import plan_lines
+
+        for line in plan_lines(plan, known.now, journal=known.journal):
+            (self.out if is_data else self.err).line(*line)
+
+    def done(self, plan: "Plan", *, back: str) -> None:
+        """Write what is live after a plan was carried out, and the verb that takes it back."""
+        from ckpt.present.plans import done_line
+
+        self.progress.clear()
+        undo = f"  (ckpt {back} {_quoted(plan.run_dir)} takes it back)"
+        self.out.line(done_line(plan), Cell(undo, Tone.DIM))
+
+    def acting(self, event: Event) -> None:
+        """Take what a change of a run yields: progress and findings, all of it narration."""
+        if isinstance(event, Progress):
+            self.progress.show(_how_far(event))
+            return
+        self.progress.clear()
+        if isinstance(event, Found):
+            self.finding(event.finding, self.err)
+
+    def telling(self, event: Event) -> None:
+        """Take what a recovery yields: each sentence says what was done."""
+        if isinstance(event, Note) and not self.as_json:
+            self.out.line(visible(event.text))
+
+    def log(self, run_dir: Path, journal: "Journal", now: float) -> None:
+        """Write a run's journal, the newest entry first, and what is wrong with it."""
+        from ckpt.present.plans import LOG_COLUMNS, log_rows
+
+        rows = log_rows(journal, now)
+        if rows:
+            self.out.table(LOG_COLUMNS, rows)
+        else:
+            self.out.line(f"{visible(str(run_dir))}: nothing was done to its checkpoints yet")
+        if journal.pending:
+            self.out.line(
+                Cell(f" ! interrupted: ckpt recover {_quoted(run_dir)} ends it", Tone.WARN)
+            )
+        for finding in journal.findings:
+            self.finding(finding)
+
     # ---- a verification -------------------------------------------------------------------------
 
     def verifying(self, event: Event) -> None:
@@ -177,12 +237,12 @@ class Output:
             self.progress.clear()
             self.err.line(visible(event.text))
 
-    def finding(self, finding: Finding) -> None:
-        """Write one finding as a line."""
+    def finding(self, finding: Finding, to: Terminal | None = None) -> None:
+        """Write one finding as a line, on stdout unless told where."""
         [row] = finding_rows([finding])
         severity, code, where, what = row.cells
         place = f"{where.text}: " if where.text and not what.text.startswith(where.text) else ""
-        self.out.line("  ", severity, " ", Cell(code.text, Tone.DIM), f"  {place}", what)
+        (to or self.out).line("  ", severity, " ", Cell(code.text, Tone.DIM), f"  {place}", what)
 
     def report(self, report: Report) -> None:
         """Write what a verification of one path came to, in one line."""
@@ -208,6 +268,13 @@ class Output:
         plural = "" if len(reports) == 1 else "s"
         read = size(sum(report.bytes_read for report in reports))
         self.out.line(f"{len(reports)} checkpoint{plural}: {words}; {read} read")
+
+
+def _quoted(path: Path) -> str:
+    """A path as a shell takes it."""
+    import shlex
+
+    return visible(shlex.quote(str(path)))
 
 
 def _duration(seconds: float) -> str:

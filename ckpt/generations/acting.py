@@ -13,7 +13,7 @@ from ckpt.errors import CheckpointError, PublishError, Refused, StalePlan
 from ckpt.generations.inside import verify_inside
 from ckpt.generations.plans import Plan, Swapped
 from ckpt.generations.scanner import scan_slot
-from ckpt.generations.swap import Move, carry, settle
+from ckpt.generations.swap import Move, carry, foreign_at, settle
 from ckpt.generations.verified import verify_in_run
 from ckpt.lock import swap_lock
 from ckpt.operation import Note, Operation
@@ -95,9 +95,10 @@ def _move(plan: Plan, change: Change) -> Move:
     found = _generation(slot, change.after)
     if found is None:
         raise _stale(plan, f"{change.slot}: generation {change.after} is gone")
-    return Move(
-        plan.run_dir, change, found.path, is_inside=found.path == plan.run_dir / change.slot
-    )
+    path = plan.run_dir / change.slot
+    if found.path != path and live is None and (why := foreign_at(path, found.path)):
+        raise Refused(f"{path}: {why}; it is untouched", path=str(path), hint="move it away first")
+    return Move(plan.run_dir, change, found.path, is_inside=found.path == path)
 
 
 def _generation(slot: Slot | None, wanted: str) -> Generation | None:

@@ -141,6 +141,8 @@ def plan_recover(known: Known) -> Plan:
             before = slot.live.id if slot.live else None
             changes.append(Change(slot.name, before, found.id))
         notes += [f"{slot.name}: {each.path.name}: {each.reason}" for each in slot.leftovers]
+        notes += _ended(slot)
+    notes += [f"{each.verb} {each.sequence} was cut off" for each in known.journal.pending]
     notes += [finding.message for finding in known.journal.findings]
     return Plan(
         "recover",
@@ -149,6 +151,15 @@ def plan_recover(known: Known) -> Plan:
         warnings=tuple(notes),
         sequence=known.journal.last_sequence,
     )
+
+
+def _ended(slot: Slot) -> Iterator[str]:
+    """Say what recovery does with whole payloads that lie under a name for unfinished ones."""
+    for each in slot.generations:
+        if each.state is State.TRASH:
+            yield f"{slot.name}: {each.path.name}: its removal was cut off"
+        elif each.state is State.SEALED and slot.live is not None:
+            yield f"{slot.name}: {each.path.name}: whole, and kept as retired {each.id}"
 
 
 # ---- private ----------------------------------------------------------------------------------
@@ -182,7 +193,7 @@ def _plan(
 
 def _inverse(known: Known, verb: str, entry: Entry, changes: tuple[Change, ...]) -> Plan:
     """Plan changes that take an entry back, provided that everything is where it left it."""
-    target = given_up = None
+    targets, given_up = [], []
     for change in changes:
         slot = next((each for each in known.slots if each.name == change.slot), None)
         live = slot.live.id if slot is not None and slot.live is not None else None
@@ -191,14 +202,19 @@ def _inverse(known: Known, verb: str, entry: Entry, changes: tuple[Change, ...])
             message = f"{change.slot}: changed since: {is_now} is live, expected {change.before}"
             raise _refused(known, f"{verb} of {entry.verb} {entry.sequence}: {message}")
         if slot is not None and slot.live is not None:
-            given_up = slot.live
+            given_up.append(slot.live)
         if change.after is not None:
             target = _generation(slot, change.after) if slot is not None else None
             if target is None:
                 raise _refused(known, f"{change.slot}: generation {change.after} is gone")
             _refuse_damaged(known, change.slot, target)
-    plan = _plan(known, verb, changes, target=target, given_up=given_up)
+            targets.append(target)
+    plan = _plan(known, verb, changes, target=_newest(targets), given_up=_newest(given_up))
     return replace(plan, undoes=entry.sequence)
+
+
+def _newest(generations: Sequence[Generation]) -> Generation | None:
+    return max(generations, key=lambda each: each.step or 0, default=None)
 
 
 def _slot_named(known: Known, name: str) -> Slot:

@@ -109,6 +109,28 @@ def id_at(path: Path) -> str | None:
     return payload.id if payload.glance is not None else None
 
 
+def foreign_at(path: Path, source: Path) -> str | None:
+    """Say what stands at a name that no save left there, so that no other payload may take it.
+
+    None: nothing stands there, or what is left of a save. `source` is what would take the name.
+
+    Raises:
+        OSError: one of the two cannot be looked at.
+    """
+    found = fs.identity(path, follow=False)
+    if found is None:
+        return None
+    if found.is_symlink:
+        return "a link stands there"
+    wanted = fs.identity(source, follow=False)
+    if wanted is not None and found.is_directory is not wanted.is_directory:
+        return "a directory stands there" if found.is_directory else "a file stands there"
+    payload = look(path)
+    if payload.format is None and (payload.names or payload.has_subdirectories):
+        return "what stands there is no checkpoint"
+    return None
+
+
 def free_name(path: Path, kind: str, generation: str | None) -> Path:
     """Return a hidden name beside a slot that nothing has: `.SLOT.KIND-GENERATION`."""
     token = generation if generation and names.fits_a_name(generation) else "unknown"

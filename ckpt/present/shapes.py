@@ -23,6 +23,8 @@ from ckpt.errors import CheckpointError
 from ckpt.present.words import iso_time, jsonable
 
 if TYPE_CHECKING:
+    from ckpt.generations import Plan
+    from ckpt.reflog import Change, Journal
     from ckpt.series import SeriesView
     from ckpt.view import Advice, RunView, Source, Warned
 
@@ -123,6 +125,83 @@ def verify_json(reports: Iterable[Report], *, is_single: bool) -> Json:
         "schema": "ckpt.verify/1",
         "verdict": worst_verdict(report.verdict for report, _ in shaped).value,
         "reports": [shape for _, shape in shaped],
+    }
+
+
+def plan_json(
+    plan: "Plan",
+    *,
+    sequence: int | None = None,
+    changes: "Sequence[Change] | None" = None,
+    told: Sequence[str] = (),
+    done: bool = False,
+) -> Json:
+    """`ckpt.plan/1`, of a plan or of what came of it.
+
+    `sequence` is the entry of the journal that it became, `told` what was said while it was
+    carried out; `changes` are those that were made, where they may differ from the planned ones.
+    """
+    return {
+        "schema": "ckpt.plan/1",
+        "verb": plan.verb,
+        "run": jsonable(plan.run_dir),
+        "changes": [
+            {
+                "slot": jsonable(each.slot),
+                "from": jsonable(each.before),
+                "to": jsonable(each.after),
+            }
+            for each in (plan.changes if changes is None else changes)
+        ],
+        "given_up": {"steps": plan.steps_given_up, "seconds": jsonable(plan.seconds_given_up)},
+        "warnings": jsonable(plan.warnings),
+        "frees_bytes": plan.frees_bytes,
+        "done": done,
+        "target": None if plan.target is None else _generation(plan.target),
+        "removed": [_generation(gone) for gone in plan.removed],
+        "undoes": plan.undoes,
+        "sequence": sequence,
+        "told": jsonable(told),
+    }
+
+
+def log_json(run: Path, journal: "Journal") -> Json:
+    """`ckpt.log/1`: one entry per slot that was changed, in the order in which it was done.
+
+    What changed several slots at once stands under one `sequence` several times.
+    """
+    return {
+        "schema": "ckpt.log/1",
+        "run": jsonable(run),
+        "entries": [
+            {
+                "sequence": entry.sequence,
+                "at": iso_time(entry.at),
+                "verb": jsonable(entry.verb),
+                "slot": jsonable(change.slot),
+                "from": jsonable(change.before),
+                "to": jsonable(change.after),
+                "by": jsonable(entry.by),
+                "done": entry.outcome == "done",
+                "undone_by": entry.undone_by,
+                "undoes": entry.undoes,
+                "outcome": None if entry.outcome is None else entry.outcome.value,
+            }
+            for entry in journal.entries
+            for change in entry.changes
+        ],
+        "findings": _findings(journal.findings),
+    }
+
+
+def pin_json(run: Path, slots: Sequence[str], generation: str, *, pinned: bool) -> Json:
+    """`ckpt.pin/1`: a generation, the slots behind which it lies, whether it is pinned now."""
+    return {
+        "schema": "ckpt.pin/1",
+        "run": jsonable(run),
+        "slots": jsonable(slots),
+        "generation": jsonable(generation),
+        "pinned": pinned,
     }
 
 

@@ -1,21 +1,13 @@
-"""The `ckpt` command: verbs over the library, for people at a terminal and for programs.
+"""The verbs that look: `status`, `list`, `show`, `verify`. They change nothing in a run."""
 
-Stdout is data, stderr is narration. With `--json` every exit but a usage error is one document.
-Everything but click is imported by the verb that needs it, so that `ckpt --help` is quick.
-"""
-
-import errno
-import functools
-import gc
-import os
-import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
+from typing import TYPE_CHECKING
 
 import click
 
-from ckpt.errors import CannotWrite, CheckpointError
+from ckpt.cli.frame import DEPTHS, RUN, as_path, in_words, verb
+from ckpt.errors import CheckpointError
 
 if TYPE_CHECKING:
     from ckpt.checkpoint import Depth, Report
@@ -23,115 +15,11 @@ if TYPE_CHECKING:
     from ckpt.output import Output
     from ckpt.view import RunView
 
-P = ParamSpec("P")
-INTERRUPTED, STDOUT_GONE = 130, 141
-DEPTHS = ("names", "headers", "bytes")
 VERDICT_CODES = {"intact": 0, "damaged": 1, "unsupported": 2, "unverifiable": 3}
 BAD_STATES = ("dead", "stalled", "diverged")
 
 
-class Commands(click.Group):
-    """The group whose end is ours: quiet when stdout closes, a clean line after Ctrl-C."""
-
-    def main(  # type: ignore[override]  # click's overloads promise what only its own exit keeps
-        self, args: Sequence[str] | None = None, prog_name: str | None = None, **extra: Any
-    ) -> Any:
-        """Run a verb and leave with its exit code."""
-        is_standalone = extra.pop("standalone_mode", True)
-        run = functools.partial(
-            super().main, args, prog_name or self.name, standalone_mode=False, **extra
-        )
-        if not is_standalone:
-            return run()
-        sys.exit(_exit_code(run))
-
-
-def _exit_code(run: Callable[[], Any]) -> int:
-    gc.disable()  # a command lives for a moment; looking for cycles would cost it a tenth of that
-    try:
-        code = run()
-        if sys.stdout is not None:
-            sys.stdout.flush()
-    except click.ClickException as error:
-        error.show()
-        return error.exit_code
-    except (click.Abort, KeyboardInterrupt):
-        click.echo("interrupted", err=True)
-        return INTERRUPTED
-    except CannotWrite as failure:
-        return _stdout_failed(failure.error)
-    except OSError as error:
-        return _stdout_failed(error)
-    finally:
-        gc.enable()
-    return int(code or 0)
-
-
-def _version(context: click.Context, _parameter: click.Parameter, is_asked: bool) -> None:
-    if is_asked:
-        from importlib.metadata import version
-
-        click.echo(f"ckpt {version('ckpt-monitor')}")
-        context.exit()
-
-
-@click.group("ckpt", cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
-@click.option(
-    "--version",
-    is_flag=True,
-    is_eager=True,
-    expose_value=False,
-    callback=_version,
-    help="Show the version and exit.",
-)
-def main() -> None:
-    """Watch training runs and know which checkpoint can be trusted.
-
-    PATH is a directory, an index, a state, a checkpoint or a safetensors file; a generation of a
-    run is RUN:SLOT@GENERATION.
-    """
-
-
-def _as_path(_context: click.Context, parameter: click.Parameter, value: Any) -> Any:
-    texts = (value,) if isinstance(value, str) else value
-    if not all(texts):
-        raise click.BadParameter("the path is empty", param=parameter)
-    return Path(value) if isinstance(value, str) else tuple(Path(text) for text in texts)
-
-
-def verb(function: Callable[Concatenate["Output", P], int]) -> Callable[P, int]:
-    """Give a verb `--json`, its output, and words for whatever goes wrong."""
-
-    @functools.wraps(function)
-    def run(*args: P.args, **options: P.kwargs) -> int:
-        from ckpt.output import Output
-
-        output = Output.of_process(as_json=bool(options.pop("as_json")))
-        try:
-            code = function(output, *args, **options)
-            output.out.flush()
-            return code
-        except KeyboardInterrupt:
-            output.fail(Interrupted("interrupted"))
-            return INTERRUPTED
-        except CannotWrite:
-            raise
-        except CheckpointError as error:
-            return output.fail(error)
-        except OSError as error:
-            return output.fail(_in_words(error))
-        except Exception as error:
-            if os.environ.get("CKPT_TRACEBACK"):
-                raise
-            return output.fail(Fault(error))
-
-    return click.option("--json", "as_json", is_flag=True, help="One JSON document.")(run)
-
-
-RUN = click.argument("run_dir", metavar="RUN", callback=_as_path)
-
-
-@main.command()
+@click.command()
 @RUN
 @click.option("--line", is_flag=True, help="One line, for tmux or a prompt.")
 @click.option("--series", is_flag=True, help="With --json: every recorded point too.")
@@ -160,7 +48,7 @@ def status(output: "Output", run_dir: Path, *, line: bool, series: bool) -> int:
     return 0 if _is_well(view) else 1
 
 
-@main.command("list")
+@click.command("list")
 @RUN
 @verb
 def list_(output: "Output", run_dir: Path) -> int:
@@ -180,8 +68,8 @@ def list_(output: "Output", run_dir: Path) -> int:
     return 0
 
 
-@main.command()
-@click.argument("path", metavar="PATH", callback=_as_path)
+@click.command()
+@click.argument("path", metavar="PATH", callback=as_path)
 @verb
 def show(output: "Output", path: Path) -> int:
     """Show one checkpoint: files, tensors, metadata, findings of names and headers."""
@@ -203,8 +91,8 @@ def show(output: "Output", path: Path) -> int:
     return 0
 
 
-@main.command()
-@click.argument("paths", metavar="PATH...", nargs=-1, required=True, callback=_as_path)
+@click.command()
+@click.argument("paths", metavar="PATH...", nargs=-1, required=True, callback=as_path)
 @click.option(
     "--depth",
     type=click.Choice(DEPTHS),
@@ -274,7 +162,7 @@ def _not_verified(
     from ckpt.checkpoint import Finding, Report, Severity, Verdict
     from ckpt.operation import Found
 
-    known = error if isinstance(error, CheckpointError) else _in_words(error)
+    known = error if isinstance(error, CheckpointError) else in_words(error)
     finding = Finding(known.code, Severity.ERROR, known.message, hint=known.hint)
     report = Report(path, "", depth, Verdict.UNSUPPORTED, (finding,), 0, 0.0)
     output.verifying(Found(finding))
@@ -305,49 +193,3 @@ def _is_well(view: "RunView") -> bool:
     from ckpt.usable import newest_usable
 
     return view.health.state not in BAD_STATES and newest_usable(view) is not None
-
-
-class Interrupted(CheckpointError):
-    """Ctrl-C: nothing is claimed of what was being done."""
-
-    code = "interrupted"
-
-
-class Fault(CheckpointError):
-    """Something that no input should be able to cause."""
-
-    code = "internal-error"
-
-    def __init__(self, error: Exception) -> None:
-        super().__init__(
-            f"a fault in ckpt itself: {type(error).__name__}: {error}",
-            hint="please report it, with what CKPT_TRACEBACK=1 prints",
-        )
-
-
-def _in_words(error: OSError) -> CheckpointError:
-    from ckpt.errors import UnreadableCheckpoint
-
-    path = None if error.filename is None else os.fsdecode(error.filename)
-    reason = (error.strerror or str(error)).lower()
-    words = UnreadableCheckpoint(f"{path}: {reason}" if path else reason, path=path)
-    if isinstance(error, PermissionError):
-        words.code = "permission-denied"
-        words.hint = "ask its owner for read access, or read it as its owner"
-    return words
-
-
-def _stdout_failed(error: OSError) -> int:
-    """End quietly when nobody reads stdout any more, else say why it cannot be written.
-
-    What is still buffered goes nowhere, so that the interpreter's own last flush is quiet too.
-    """
-    from ckpt import fs
-
-    if sys.stdout is not None:
-        with fs.appending(Path(os.devnull)) as descriptor:
-            os.dup2(descriptor, sys.stdout.fileno())
-    if error.errno == errno.EPIPE:
-        return STDOUT_GONE
-    click.echo(f"ckpt: stdout cannot be written: {error.strerror}", err=True)
-    return 2

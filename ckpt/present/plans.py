@@ -1,0 +1,198 @@
+"""What a plan will do and what a run's journal tells, in words: the same for the CLI and the app.
+
+Pure, like all of `present`. Ids are shortened nowhere: they are what `--to` and `pin` take.
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from ckpt.checkpoint import Generation
+from ckpt.phrases import duration
+from ckpt.present.rows import bytes_cell
+from ckpt.present.words import Cell, Column, Row, Tone, age, cell_width, integer, size, visible
+from ckpt.reflog import Change, Entry, Journal, Outcome
+
+if TYPE_CHECKING:
+    from ckpt.generations import Plan
+
+Line = tuple[Cell, ...]
+
+LOG_COLUMNS = (
+    Column("#", is_right=True, rank=2),
+    Column("when", rank=3),
+    Column("what"),
+    Column("slot", rank=1),
+    Column("from", rank=5),
+    Column("to", rank=4),
+    Column("outcome"),
+    Column("by", rank=6),
+)
+LABEL_WIDTH = 13
+NONE = "\N{EN DASH}"
+UNTOLD = Journal()
+NO_CHANGE = Change("", None, None)
+
+
+# ---- plans ------------------------------------------------------------------------------------
+
+
+def plan_lines(
+    plan: "Plan", now: float, *, journal: Journal = UNTOLD, most: int | None = None
+) -> tuple[Line, ...]:
+    """Say what a plan will do, the most important first; warnings come last.
+
+    `journal` tells what an undo takes back. Of the plan's changes, and of what it deletes, at most
+    `most` are told one by one.
+    """
+    told = [*_change_lines(plan, now)]
+    return (
+        (Cell(plan_title(plan), Tone.ACCENT), *_taken_back(plan, journal, now)),
+        *told[:most],
+        *_more(told, most),
+        *_cost_lines(plan),
+        *((Cell(f"  ! {visible(warning)}", Tone.WARN),) for warning in plan.warnings),
+    )
+
+
+def plan_title(plan: "Plan") -> str:
+    """Name a plan in a few words: `roll back step_1000`."""
+    slots = list(dict.fromkeys(change.slot for change in plan.changes))
+    which = visible(slots[0]) if len(slots) == 1 else f"{len(slots):,} slots"
+    match plan.verb:
+        case "rollback":
+            return f"roll back {which}"
+        case "withdraw":
+            step = plan.target.step if plan.target else None
+            return f"send the run back to step {integer(step)}: withdraw {which}"
+        case "undo" | "redo":
+            return f"{plan.verb} #{plan.undoes}: {which}"
+        case verb:
+            return visible(verb) if not slots else f"{visible(verb)} {which}"
+
+
+def done_line(plan: "Plan") -> str:
+    """Say what is live once a plan was carried out."""
+    told = [_now(change) for change in plan.changes[:3]]
+    more = len(plan.changes) - len(told)
+    return "; ".join([*told, f"{more:,} more"] if more else told)
+
+
+def _taken_back(plan: "Plan", journal: Journal, now: float) -> Line:
+    """Name the entry that an undo takes back, or the undo that a redo does."""
+    for entry in journal.entries:
+        if entry.sequence == plan.undoes:
+            return (Cell(f"  ({_verb(entry)}, {age(entry.at, now)})", Tone.DIM),)
+    return ()
+
+
+def _change_lines(plan: "Plan", now: float) -> Iterator[Line]:
+    width = max((cell_width(visible(change.slot)) for change in plan.changes), default=0)
+    for change in plan.changes:
+        slot = visible(change.slot)
+        slot += " " * (width - cell_width(slot))
+        target = plan.target if plan.target and plan.target.id == change.after else None
+        if change.after is not None:
+            facts = _facts(target, now) if target else ()
+            yield _line("becomes live", slot, visible(change.after), *facts)
+        if change.before is not None:
+            role = "is retired" if change.after is not None else "is withdrawn"
+            yield _line(role, slot, visible(change.before))
+    if plan.verb == "withdraw" and plan.target is not None:
+        name = visible(plan.target.path.name)
+        yield _line("stays newest", name, visible(plan.target.id), *_facts(plan.target, now))
+    for gone in plan.removed:
+        yield _line("is deleted", visible(gone.path.name), visible(gone.id), *_facts(gone, now))
+
+
+def _cost_lines(plan: "Plan") -> Iterator[Line]:
+    given_up = []
+    if plan.steps_given_up:
+        plural = "" if plan.steps_given_up == 1 else "s"
+        given_up.append(f"{integer(plan.steps_given_up)} step{plural}")
+    if plan.seconds_given_up and plan.seconds_given_up >= 1:
+        given_up.append(f"{duration(plan.seconds_given_up)} of training")
+    if given_up:
+        yield _line("given up", ", ".join(given_up))
+    if plan.frees_bytes:
+        yield _line("freed", size(plan.frees_bytes))
+    if not (plan.changes or plan.removed or plan.warnings):
+        yield _line("nothing to do")
+
+
+def _facts(generation: Generation, now: float) -> tuple[str | Cell, ...]:
+    facts = []
+    if generation.step is not None:
+        facts.append(f"step {integer(generation.step)}")
+    if generation.created_at is not None:
+        facts.append(f"saved {age(generation.created_at, now)}")
+    if generation.size_bytes is not None:
+        facts.append(size(generation.size_bytes))
+    return " · ".join(facts), bytes_cell(generation, now)
+
+
+def _line(label: str, *parts: str | Cell) -> Line:
+    cells: list[Cell] = [Cell(f"  {label:<{LABEL_WIDTH}}", Tone.DIM)]
+    for part in parts:
+        cell = Cell(part) if isinstance(part, str) else part
+        if cell.text:
+            cells += [Cell("  "), cell]
+    return tuple(cells)
+
+
+def _more(told: list[Line], most: int | None) -> Iterator[Line]:
+    if most is not None and len(told) > most:
+        yield _line(f"… {len(told) - most:,} more")
+
+
+def _now(change: Change) -> str:
+    slot = visible(change.slot)
+    if change.after is None:
+        return f"{slot} is withdrawn"
+    return f"{slot}: {visible(change.after)} is live"
+
+
+# ---- the journal ------------------------------------------------------------------------------
+
+
+def log_rows(journal: Journal, now: float) -> tuple[Row, ...]:
+    """One row per change of each entry, the newest entry first; cells as LOG_COLUMNS."""
+    return tuple(row for entry in reversed(journal.entries) for row in _entry_rows(entry, now))
+
+
+def _entry_rows(entry: Entry, now: float) -> Iterator[Row]:
+    outcome = _outcome(entry)
+    tone = Tone.DIM if entry.undone_by is not None else Tone.PLAIN
+    for place, change in enumerate(entry.changes or (NO_CHANGE,)):
+        is_first = place == 0
+        texts = (
+            str(entry.sequence) if is_first else "",
+            age(entry.at, now) if is_first else "",
+            _verb(entry) if is_first else "",
+            visible(change.slot),
+            visible(change.before or NONE),
+            visible(change.after or NONE),
+        )
+        by = visible(entry.by) if is_first else ""
+        yield Row(
+            f"{entry.sequence}:{change.slot}",
+            (
+                *(Cell(text, tone) for text in texts),
+                outcome if is_first else Cell(""),
+                Cell(by, Tone.DIM),
+            ),
+        )
+
+
+def _verb(entry: Entry) -> str:
+    taken_back = f" of #{entry.undoes}" if entry.undoes is not None else ""
+    return visible(entry.verb) + taken_back
+
+
+def _outcome(entry: Entry) -> Cell:
+    if entry.outcome is None:
+        return Cell("✗ interrupted", Tone.BAD)
+    if entry.outcome is Outcome.ABORTED:
+        return Cell("not done", Tone.WARN)
+    if entry.undone_by is not None:
+        return Cell(f"undone by #{entry.undone_by}", Tone.DIM)
+    return Cell("done", Tone.GOOD)
