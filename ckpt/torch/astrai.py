@@ -16,7 +16,6 @@ from ckpt import fs, jsontext
 from ckpt.checkpoint import NOTHING
 from ckpt.errors import DamagedCheckpoint, NoCheckpoint
 from ckpt.formats.astrai_listing import CONFIG, META
-from ckpt.formats.astrai_write import EXTRA_SUFFIX
 from ckpt.torch import extras as extra_files
 from ckpt.torch.distributed import from_rank_zero, rank, shared
 from ckpt.torch.loading import new_tensors, read_into, targets_of
@@ -249,7 +248,7 @@ def _count(opened: Opened, meta: Mapping[str, Any], name: str) -> int:
 
 def _extras(opened: Opened, chosen: _Choice, *, verify: bool) -> dict[str, Any]:
     read = {}
-    suffix = EXTRA_SUFFIX
+    suffix = extra_files.SUFFIX
     there = sorted(
         entry.name for entry in opened.seen.files
         if entry.name.endswith(suffix) and entry.size_bytes is not None

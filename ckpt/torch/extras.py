@@ -13,12 +13,12 @@ import torch
 
 from ckpt import fs
 from ckpt.errors import CheckpointError, DamagedCheckpoint, PublishError, Untrusted
-from ckpt.formats.astrai_write import EXTRA_SUFFIX
 from ckpt.onepass import Sink
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
+SUFFIX = ".pt"
 Trust: TypeAlias = bool | Collection[str]
 """What may be unpickled in full: False nothing, True all that the manifest lists, names those."""
 
@@ -98,7 +98,7 @@ def _check(found: str, where: str, expected: str) -> None:
 def _untrusted(file: fs.File, where: str, error: Exception) -> Untrusted:
     refused = _REFUSED_GLOBAL.search(str(error))
     what = f"it holds a {refused[1]}" if refused else "it holds more than tensors and numbers"
-    key = file.path.rpartition("/")[2].removesuffix(EXTRA_SUFFIX)
+    key = file.path.rpartition("/")[2].removesuffix(SUFFIX)
     message = f"{where}: {what}, and loading that could run code"
     hint = f"where you trust who wrote it: trust=({key!r},); without it: leave it out of extras="
     return Untrusted(message, path=where, hint=hint)

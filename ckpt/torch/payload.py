@@ -11,7 +11,7 @@ import torch
 from ckpt import jsontext
 from ckpt.errors import PublishError
 from ckpt.formats.astrai_listing import CONFIG, META, WEIGHTS
-from ckpt.formats.astrai_write import extra_name, write_checkpoint
+from ckpt.formats.astrai_write import check_extras, write_checkpoint
 from ckpt.generations import Staging, publish
 from ckpt.onepass import write_hashed
 from ckpt.operation import drive
@@ -60,8 +60,7 @@ def check_parts(
         PublishError: as said.
     """
     check_state_dict(state_dict)
-    for key in extras:
-        extra_name(key)
+    check_extras(extras)
     for name, value in ((META, meta), (CONFIG, config)):
         check_json(name, value)
 

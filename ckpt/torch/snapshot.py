@@ -3,15 +3,22 @@
 Tensors are found wherever dicts, lists and tuples hold them; whatever else there is is copied too.
 """
 
-from collections import OrderedDict
+import os
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Iterator
 from copy import deepcopy
 from typing import Any, TypeAlias
 
+import numpy as np
 import torch
 
-from ckpt.torch.tensors import identity_of, is_dense
+from ckpt.torch.tensors import identity_of, is_dense, is_plain_memory, memory_of
 
 _Key: TypeAlias = tuple[object, ...]
+_LARGE_BYTES = 1 << 16
+_PIECE_BYTES = 8 << 20
+_MOST_THREADS = 4
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
 
 
@@ -38,6 +45,7 @@ class Snapshot:
         copy = _Copy(self._memory)
         with torch.no_grad():
             taken = copy.of(tree, ())
+        _copy_all(copy.plain)
         self._memory = copy.used
         if copy.is_pending:
             torch.cuda.synchronize()
@@ -49,6 +57,7 @@ class _Copy:
 
     def __init__(self, memory: dict[_Key, torch.Tensor], *, is_dry: bool = False) -> None:
         self.used: dict[_Key, torch.Tensor] = {}
+        self.plain: list[tuple[torch.Tensor, torch.Tensor]] = []
         self.is_pending = False
         self._memory = memory
         self._is_dry = is_dry
@@ -79,12 +88,50 @@ class _Copy:
         if memory is None or memory.dtype != tensor.dtype or memory.shape != tensor.shape:
             memory = _allocated(tensor)
         if not self._is_dry:
-            memory.copy_(tensor.detach(), non_blocking=tensor.is_cuda)
-            self.is_pending |= tensor.is_cuda
+            self._copy(tensor, memory)
         self.used[key] = memory
         if identity is not None:
             self._taken[identity] = memory
         return memory
+
+    def _copy(self, tensor: torch.Tensor, memory: torch.Tensor) -> None:
+        if tensor.nbytes >= _LARGE_BYTES and is_plain_memory(tensor):
+            self.plain.append((memory, tensor))
+            return
+        memory.copy_(tensor.detach(), non_blocking=tensor.is_cuda)
+        self.is_pending |= tensor.is_cuda
+
+
+def _copy_all(pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
+    """Copy plain memory to plain memory, from the second to the first of each pair.
+
+    In threads of our own: torch's meet after every tensor, and where a processor is busy with
+    something else each meeting costs as much as the copy.
+    """
+    pieces = deque(_pieces(pairs))
+
+    def work() -> None:
+        while pieces:
+            try:
+                target, source = pieces.popleft()
+            except IndexError:  # another thread took the last one
+                return
+            np.copyto(target, source)
+
+    helpers = min(_MOST_THREADS, os.cpu_count() or 1, len(pieces)) - 1
+    threads = [threading.Thread(target=work, name="ckpt-copy") for _ in range(helpers)]
+    for thread in threads:
+        thread.start()
+    work()
+    for thread in threads:
+        thread.join()
+
+
+def _pieces(pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> Iterator[tuple[Any, Any]]:
+    for memory, tensor in pairs:
+        target, source = (np.frombuffer(memory_of(each), np.uint8) for each in (memory, tensor))
+        for at in range(0, len(source), _PIECE_BYTES):
+            yield target[at : at + _PIECE_BYTES], source[at : at + _PIECE_BYTES]
 
 
 def _allocated(tensor: torch.Tensor) -> torch.Tensor:
