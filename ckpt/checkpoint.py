@@ -80,9 +80,8 @@ class Tensor(NamedTuple):
     end: int
 
 
-@dataclass(frozen=True, slots=True)
-class FileEntry:
-    """One file of a checkpoint.
+class FileEntry(NamedTuple):
+    """One file of a checkpoint; a tuple, as lists of a thousand checkpoints hold many.
 
     `size_bytes` is what the disk says (None: it is not there); `sha256` is the recorded hash in
     lower case (None: nothing recorded); `listed` says whether the manifest or index names it

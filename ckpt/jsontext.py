@@ -7,7 +7,7 @@ strict JSON only. Knows nothing of files or of any format's fields.
 import json
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, TypeGuard
 
 from ckpt.errors import DuplicateKey, TornRead
@@ -36,7 +36,7 @@ def parse(data: bytes, *, path: str) -> Any:
         TornRead: the text does not parse; the file may be half-written.
         DuplicateKey: an object at any depth holds one key twice.
     """
-    return _parse(data, path, _unique_keys)
+    return _parse(data, path, _STRICT)
 
 
 def parse_table(data: bytes, *, path: str) -> Any:
@@ -45,7 +45,7 @@ def parse_table(data: bytes, *, path: str) -> Any:
     In such a text every colon is one key's, so that counting them shows whether a key was lost to
     its twin; where the count does not come out even the slow way decides.
     """
-    value = _parse(data, path, None)
+    value = _parse(data, path, _DECODER)
     if isinstance(value, dict):
         inner = [len(item) for item in value.values() if isinstance(item, dict)]
         if data.count(b":") == len(value) + sum(inner):
@@ -53,14 +53,12 @@ def parse_table(data: bytes, *, path: str) -> Any:
     return parse(data, path=path)
 
 
-def _parse(
-    data: bytes, path: str, pairs_hook: Callable[[list[tuple[str, Any]]], Any] | None
-) -> Any:
+def _parse(data: bytes, path: str, decoder: json.JSONDecoder) -> Any:
     text = data.removeprefix(_BOM)
     if not text.strip():
         raise TornRead(f"{path}: the file is empty, expected JSON", path=path)
     try:
-        return json.loads(text.decode(), object_pairs_hook=pairs_hook)
+        return decoder.decode(text.decode())
     except _TwiceGivenError as twice:
         raise DuplicateKey(f"{path}: duplicate key {twice.key!r}", path=path) from None
     except json.JSONDecodeError as error:
@@ -160,3 +158,6 @@ def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
                 raise _TwiceGivenError(key)
             seen.add(key)
     return result
+
+
+_STRICT = json.JSONDecoder(object_pairs_hook=_unique_keys)

@@ -19,8 +19,8 @@ from ckpt.errors import Busy, DuplicateKey, TornRead
 WAIT_S = 10.0
 """How long a saver waits for a swap, which holds the lock for milliseconds."""
 
-ABANDONED_S = 3600.0
-"""A claim of another machine is believed for that long after it was made."""
+LOCK_ABANDONED_S, CLAIM_ABANDONED_S = 3600.0, 86400.0
+"""A lock, a claim of another machine is believed for that long after it was made."""
 
 _PAUSE_S = 0.01
 _LOCK, _HELD, _WRITERS = "lock", "lock.held", "writers"
@@ -71,7 +71,7 @@ def _take_by_name(lock: Path, what: str, stack: ExitStack) -> bool:
     """Hold the lock by a file that only one can make; one left by a dead process is taken over."""
     held = lock.with_name(_HELD)
     holder = _read(held)
-    if holder is not None and _is_dead(holder):
+    if holder is not None and _is_dead(holder, LOCK_ABANDONED_S):
         fs.unlink(held)
     try:
         with fs.NewFile(held) as file:
@@ -129,7 +129,7 @@ def writer_of(run_dir: Path, generation: str) -> str | None:
         return None if is_free else "another process"
     is_elsewhere = holder.host != _host()
     if is_elsewhere or not is_known:  # another machine's lock may not show here
-        return None if _is_dead(holder) else holder.words
+        return None if _is_dead(holder, CLAIM_ABANDONED_S) else holder.words
     return None if is_free else holder.words
 
 
@@ -188,10 +188,10 @@ def _read(path: Path) -> Holder | None:
         return None
 
 
-def _is_dead(holder: Holder) -> bool:
+def _is_dead(holder: Holder, abandoned_s: float) -> bool:
     """Whether a holder is gone: known on its own machine, believed after a while on another."""
     if holder.host != _host():
-        return time.time() - holder.at > ABANDONED_S
+        return time.time() - holder.at > abandoned_s
     if holder.boot is not None and holder.boot != fs.boot_id():
         return True
     if not fs.is_process_alive(holder.pid):

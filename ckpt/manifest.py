@@ -90,11 +90,14 @@ def read_manifest(data: bytes, *, required: Collection[str] = REQUIRED) -> Manif
     if version != VERSION:
         text = f"{NAME}: made by a newer version ({version}), this program reads {VERSION}"
         return _unusable("unsupported-version", text)
-    odd = list(_oddities(data, value))
+    extension = value.get(EXTENSION)
+    unusable = list(_extension_problems(extension))
+    odd = list(_oddities(data, value, unusable))
     wrong = [_error("bad-manifest", f"{NAME}: {text}") for text in _problems(value)]
     if wrong:
         return Manifest(findings=(*wrong, *odd))
-    return _from_fields(value, odd, required)
+    usable = NOTHING if extension is None or unusable else extension
+    return _from_fields(value, usable, odd, required)
 
 
 def build(
@@ -163,7 +166,7 @@ def _problems(value: Mapping[str, Any]) -> Iterator[str]:
             yield f"{where}.sha256: expected 64 hexadecimal digits, found {digest!r:.60}"
 
 
-def _oddities(data: bytes, value: Mapping[str, Any]) -> Iterator[Finding]:
+def _oddities(data: bytes, value: Mapping[str, Any], unusable: Iterable[str]) -> Iterator[Finding]:
     """Say what is odd and makes no file less sound; unknown fields are nobody's fault."""
     if jsontext.has_bom(data):
         text = f"{NAME}: starts with a byte order mark, which AstrAI does not read"
@@ -171,7 +174,7 @@ def _oddities(data: bytes, value: Mapping[str, Any]) -> Iterator[Finding]:
     for key, kind in _FACTS.items():
         for text in _if_not(key, value.get(key), kind, or_none=True):
             yield Finding("bad-manifest", Severity.WARNING, f"{NAME}: {text}", NAME)
-    for text in _extension_problems(value.get(EXTENSION)):
+    for text in unusable:
         yield Finding("bad-manifest", Severity.WARNING, f"{NAME}: {text}", NAME)
 
 
@@ -208,7 +211,10 @@ def _if_no_texts(where: str, found: Any) -> Iterator[str]:
 
 
 def _from_fields(
-    value: Mapping[str, Any], odd: Iterable[Finding], required: Collection[str]
+    value: Mapping[str, Any],
+    extension: Mapping[str, Any],
+    odd: Iterable[Finding],
+    required: Collection[str],
 ) -> Manifest:
     findings = []
     files = {}
@@ -221,9 +227,6 @@ def _from_fields(
     missing = [name for name in required if name not in files]
     findings += [_error("bad-manifest", f"{NAME}: does not list {name}") for name in missing]
     facts = {key: value.get(key) for key, kind in _FACTS.items() if type(value.get(key)) is kind}
-    extension = value.get(EXTENSION)
-    if extension is None or any(_extension_problems(extension)):
-        extension = NOTHING
     return Manifest(
         created_at=facts.get("created_at"),
         optimizer_step=facts.get("optimizer_step"),

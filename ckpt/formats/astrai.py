@@ -60,7 +60,7 @@ class AstrAI:
     def owns(self, path: Path) -> bool:
         """Whether it is a directory with a meta.json or a manifest.json."""
         try:
-            names = {entry.name for entry in fs.scan(path)}
+            names = fs.names_in(path)
         except OSError:
             return False
         return META in names or MANIFEST in names
@@ -71,7 +71,7 @@ class AstrAI:
         Unless the directory is named after a step: then a save was cut off there.
         """
         try:
-            names = {entry.name for entry in fs.scan(path)}
+            names = fs.names_in(path)
         except OSError:
             return False
         beside = names & {META, CONFIG, WEIGHTS, INDEX, MANIFEST}
@@ -107,9 +107,12 @@ class AstrAI:
     def _read(self, path: Path, depth: Depth) -> tuple[Checkpoint, Manifest]:
         listing = list_files(path)
         meta, findings = _read_object(listing, META)
-        config, config_findings = _read_object(listing, CONFIG)
-        findings += config_findings
         manifest = _read_manifest(listing)
+        listed = manifest.files.get(CONFIG)
+        config: Mapping[str, Any] = NOTHING
+        if depth > Depth.NAMES or listed is None or listed.size_bytes != listing.sizes.get(CONFIG):
+            config, config_findings = _read_object(listing, CONFIG)
+            findings += config_findings
         findings += [*manifest.findings, *listing.findings]
         findings += missing(listing, manifest)
         findings += compare_files(listing, manifest)

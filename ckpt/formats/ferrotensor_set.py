@@ -39,7 +39,7 @@ class FerrotensorSet:
     def owns(self, path: Path) -> bool:
         """Whether a manifest and an adapter lie in a directory, and AstrAI's own files do not."""
         try:
-            names = {entry.name for entry in fs.scan(path)}
+            names = fs.names_in(path)
         except OSError:
             return False
         return {MANIFEST, ADAPTER_NAME} <= names and "meta.json" not in names

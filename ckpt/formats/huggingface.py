@@ -52,7 +52,7 @@ class HuggingFace:
         if path.name == INDEX:
             return True
         try:
-            names = {entry.name for entry in fs.scan(path)}
+            names = fs.names_in(path)
         except OSError:
             return False
         signs = _WEIGHTS | {STATE_NAME}
@@ -61,7 +61,7 @@ class HuggingFace:
     def is_slot(self, path: Path) -> bool:
         """Whether a run would have saved it: yes, unless all it holds is a trainer's state."""
         try:
-            names = {entry.name for entry in fs.scan(path)}
+            names = fs.names_in(path)
         except OSError:
             return False
         return checkpoint_step(path.name) is not None or not _WEIGHTS.isdisjoint(names)

@@ -39,7 +39,7 @@ class KtAdapter:
         if path.name == MANIFEST_NAME:
             return True
         try:
-            names = {entry.name for entry in fs.scan(path)}
+            names = fs.names_in(path)
         except OSError:
             return False
         return MANIFEST_NAME in names or FUSED_NAME in names

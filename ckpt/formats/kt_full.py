@@ -63,7 +63,7 @@ class KtFull:
         if path.name == INDEX_NAME or shard_name(path.name):
             return True
         try:
-            return any(is_ours(entry.name) for entry in fs.scan(path))
+            return any(map(is_ours, fs.names_in(path)))
         except OSError:
             return False
 

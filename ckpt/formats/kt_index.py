@@ -67,7 +67,7 @@ def shard_name(name: str) -> tuple[str, int] | None:
 
     The layer is padded to five digits and not further, so that a name has one spelling.
     """
-    match = _SHARD.fullmatch(name)
+    match = _SHARD.fullmatch(name) if name.startswith("kt_full_experts-") else None
     if not match:
         return None
     layer = int(match.group(2))

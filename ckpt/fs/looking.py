@@ -6,16 +6,17 @@ import stat as stat_module
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 from ckpt.fs.calls import call
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One name in a directory. `is_directory` and `is_file` do not follow a symlink."""
+class Entry(NamedTuple):
+    """One name in a directory. `is_directory` and `is_file` do not follow a symlink.
+
+    A tuple, as is `Identity`: they are made by the ten thousand.
+    """
 
     name: str
     is_directory: bool
@@ -23,8 +24,7 @@ class Entry:
     is_symlink: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Identity:
+class Identity(NamedTuple):
     """What tells that a path's content may have changed."""
 
     device: int
@@ -124,17 +124,30 @@ def scan(directory: Path | str) -> tuple[Entry, ...]:
     return found
 
 
+def names_in(directory: Path | str) -> frozenset[str]:
+    """Return the names in a directory; whoever asks for one that is listed once pays once."""
+    named = _named.get()
+    if named is not None and (known := named.get(str(directory))) is not None:
+        return known
+    found = frozenset(entry.name for entry in scan(directory))
+    if named is not None:
+        named[str(directory)] = found
+    return found
+
+
 _listed: ContextVar[dict[str, tuple[Entry, ...]] | None] = ContextVar("listed", default=None)
+_named: ContextVar[dict[str, frozenset[str]] | None] = ContextVar("named", default=None)
 
 
 @contextmanager
 def listing_once() -> Iterator[None]:
     """Within it each directory is listed once: whoever asks sees the same names, and cheaply."""
-    token = _listed.set({})
+    token, named = _listed.set({}), _named.set({})
     try:
         yield
     finally:
         _listed.reset(token)
+        _named.reset(named)
 
 
 def names_and_inodes(directory: Path | str) -> list[tuple[str, int]]:

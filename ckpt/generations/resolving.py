@@ -2,14 +2,19 @@
 
 from pathlib import Path
 
+from ckpt import fs
 from ckpt.checkpoint import Generation, Resolved, Slot, State, Verdict, first_error
 from ckpt.errors import CheckpointError, NoCheckpoint
 from ckpt.generations.find import home_of, slot_name
 from ckpt.generations.payload import look
 from ckpt.generations.scanner import scan_slot
+from ckpt.manifest import NAME as MANIFEST
+from ckpt.manifest import read_manifest
 from ckpt.operation import drive
 from ckpt.reflog import read
 from ckpt.verify import verify
+
+_MOST_BYTES = 64 << 20
 
 
 def resolve(slot: Slot) -> Resolved:
@@ -49,8 +54,9 @@ def resolve_path(target: Path, *, run_dir: Path | None = None) -> Resolved:
         NoCheckpoint: nothing was ever saved there.
         OSError: the directory around it cannot be listed.
     """
-    found = look(target)
-    glance = found.glance
+    if _fits_its_manifest(target):
+        return Resolved(target.name, target, None, f"{target.name} is published")
+    glance = look(target).glance
     if glance is not None and glance.complete is not False and not first_error(glance.findings):
         proven = "" if glance.complete else "; nothing proves that it is whole"
         return Resolved(target.name, target, None, f"{target.name} is published{proven}")
@@ -61,6 +67,19 @@ def resolve_path(target: Path, *, run_dir: Path | None = None) -> Resolved:
         hint = "look at what there is: ckpt list"
         raise NoCheckpoint(f"{target}: no checkpoint", path=str(target), hint=hint)
     return resolve(slot)
+
+
+def _fits_its_manifest(target: Path) -> bool:
+    """Whether a manifest lies there without fault, and every file it lists with its size."""
+    try:
+        manifest = read_manifest(fs.read_small(f"{target}/{MANIFEST}", _MOST_BYTES))
+        sizes = [fs.stamp(f"{target}/{name}") for name in manifest.files]
+    except OSError:
+        return False
+    if not manifest.files or first_error(manifest.findings) is not None:
+        return False
+    listed = [each.size_bytes for each in manifest.files.values()]
+    return [found.size_bytes if found else None for found in sizes] == listed
 
 
 def _use(slot: Slot, generation: Generation, reason: str) -> Resolved:
