@@ -21,12 +21,14 @@ from ckpt.errors import (
     DamagedCheckpoint,
     DoesNotFit,
     NoCheckpoint,
+    NoSuchRun,
     PublishError,
     TornRead,
     Untrusted,
 )
 from ckpt.generations import scan
 from ckpt.operation import drive
+from ckpt.retention import Policy
 from ckpt.verify import verify
 
 torch = pytest.importorskip("torch")
@@ -252,20 +254,43 @@ def test_a_target_that_is_no_checkpoint_is_refused_and_untouched(
     assert snapshot(tmp_path) == before
 
 
+def values(run: Path) -> list[tuple[State, float]]:
+    """The generations of the run's only slot, and what is in each."""
+    (slot,) = scan(run)
+    return [(each.state, load(each.path).state_dict["w"][0].item()) for each in slot.generations]
+
+
 def test_saving_over_a_checkpoint_retires_it(tmp_path: Path) -> None:
-    for value in (1.0, 2.0, 3.0):
-        path = small(tmp_path / "run" / "step_1", value)
-    assert load(path).state_dict["w"].tolist() == [3.0] * 4
-    (slot,) = scan(tmp_path / "run")
-    assert [each.state for each in slot.generations] == [
-        State.LIVE, State.RETIRED, State.RETIRED,
-    ]  # fmt: skip
-    newest = slot.generations[1]
-    assert load(newest.path).state_dict["w"].tolist() == [2.0] * 4
+    run = tmp_path / "run"
+    for value in (1.0, 2.0):
+        path = small(run / "step_1", value)
+    assert values(run) == [(State.LIVE, 2.0), (State.RETIRED, 1.0)]
     shutil.rmtree(path)
     loaded = load(path)
-    assert loaded.state_dict["w"].tolist() == [2.0] * 4
+    assert loaded.state_dict["w"].tolist() == [1.0] * 4
     assert loaded.reason is not None
+
+
+@pytest.mark.parametrize(
+    ("keep", "kept"),
+    [
+        ({}, [3.0, 2.0]),
+        ({"keep": None}, [3.0, 2.0, 1.0]),
+        ({"keep": Policy(keep_last=2)}, [3.0, 2.0, 1.0]),
+    ],
+)
+def test_what_the_policy_does_not_keep_goes_after_the_save(
+    tmp_path: Path, keep: dict[str, Any], kept: list[float]
+) -> None:
+    for value in (1.0, 2.0, 3.0):
+        small(tmp_path / "run" / "step_1", value, **keep)
+    assert [value for _, value in values(tmp_path / "run")] == kept
+
+
+def test_a_path_outside_of_its_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(NoSuchRun, match="does not lie in the run"):
+        small(tmp_path / "step_1", run_dir=tmp_path / "run")
+    assert list(tmp_path.iterdir()) == []
 
 
 # ---- what AstrAI would read -------------------------------------------------------------------

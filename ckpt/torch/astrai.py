@@ -16,12 +16,13 @@ from ckpt import fs, jsontext
 from ckpt.checkpoint import NOTHING
 from ckpt.errors import DamagedCheckpoint, NoCheckpoint
 from ckpt.formats.astrai_listing import CONFIG, META
+from ckpt.retention import Policy
 from ckpt.torch import extras as extra_files
 from ckpt.torch.distributed import from_rank_zero, rank, shared
 from ckpt.torch.loading import new_tensors, read_into, targets_of
 from ckpt.torch.meta import full_meta
 from ckpt.torch.opening import Opened, is_there, with_opened
-from ckpt.torch.payload import Payload, publish_payload
+from ckpt.torch.payload import KEEP_LAST, Payload, Place, publish_payload
 
 _log = logging.getLogger(__name__)
 
@@ -57,6 +58,7 @@ def save(  # noqa: PLR0913 - the parts of a checkpoint, all by name
     meta: Mapping[str, Any] = NOTHING,
     config: Mapping[str, Any] = NOTHING,
     run_dir: str | Path | None = None,
+    keep: Policy | None = KEEP_LAST,
     broadcast: bool = False,
 ) -> Path:
     """Save a checkpoint, durable before this returns; one that stood there becomes retired.
@@ -64,24 +66,25 @@ def save(  # noqa: PLR0913 - the parts of a checkpoint, all by name
     Rank 0 writes; the other ranks return at once, or with `broadcast` when it is done, and then
     with the same error. `extras` are saved by torch.save as `<key>.pt`. `epoch`,
     `consumed_samples` and the time of saving win over those in `meta`, whose other keys are kept;
-    its `optimizer_step` is the step. `run_dir` is the run it belongs to, None: the directory
-    that holds it.
+    its `optimizer_step` is the step. `run_dir` is the run it belongs to, None: the one that the
+    path lies in. `keep` says which generations that were saved here before stay (None: all); what
+    goes does so only after the new one is durable.
 
     Raises:
         PublishError: a tensor, key or value cannot be saved, the target is no checkpoint, or the
             disk refused. Whatever stood at the name still stands.
+        Busy: somebody else was changing the run all the time.
     """
-    target = Path(path)
 
     def write() -> Path:
+        place = Place.of(path, run_dir, keep)
         facts = full_meta(meta, epoch=epoch, consumed_samples=consumed_samples)
         payload = Payload.of(state_dict, extras=extras, meta=facts, config=config)
-        run = None if run_dir is None else Path(run_dir)
-        return publish_payload(target, payload, run_dir=run)
+        return publish_payload(payload, place)
 
     if broadcast:
         return from_rank_zero(write)
-    return write() if rank() == 0 else target
+    return write() if rank() == 0 else Path(path).absolute()
 
 
 def load(

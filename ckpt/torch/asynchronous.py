@@ -16,9 +16,10 @@ import torch
 
 from ckpt.checkpoint import NOTHING
 from ckpt.errors import CheckpointError
+from ckpt.retention import Policy
 from ckpt.torch.distributed import rank
 from ckpt.torch.meta import full_meta
-from ckpt.torch.payload import Payload, check_parts, publish_payload
+from ckpt.torch.payload import KEEP_LAST, Payload, Place, check_parts, publish_payload
 from ckpt.torch.snapshot import Snapshot
 
 _log = logging.getLogger(__name__)
@@ -38,11 +39,15 @@ class AsyncSaver:
 
     A call blocks for the copy into host memory alone, unless the save before it is still being
     written: then it waits for that. The memory, as large as what is saved, is kept and used again.
-    An interpreter that ends without `close` finishes what is being written first.
+    An interpreter that ends without `close` finishes what is being written first. `run_dir` and
+    `keep` are those of `ckpt.torch.save`.
     """
 
-    def __init__(self, *, run_dir: str | Path | None = None) -> None:
-        self._run_dir = None if run_dir is None else Path(run_dir)
+    def __init__(
+        self, *, run_dir: str | Path | None = None, keep: Policy | None = KEEP_LAST
+    ) -> None:
+        self._run_dir = run_dir
+        self._keep = keep
         self._snapshot = Snapshot()
         self._preparing: threading.Thread | None = None
         self._write: _Write | None = None
@@ -99,6 +104,7 @@ class AsyncSaver:
         """
         if rank() != 0:
             return
+        place = Place.of(path, self._run_dir, self._keep)
         facts = full_meta(meta, epoch=epoch, consumed_samples=consumed_samples)
         check_parts(state_dict, extras=extras, meta=facts, config=config)
         self.wait()
@@ -110,7 +116,6 @@ class AsyncSaver:
             "config": dict(config),
         }
         taken = self._snapshot.take(tree)
-        target = Path(path).absolute()
 
         def publish() -> Path:
             payload = Payload.of(
@@ -119,9 +124,9 @@ class AsyncSaver:
                 meta=taken["meta"],
                 config=taken["config"],
             )
-            return publish_payload(target, payload, run_dir=self._run_dir)
+            return publish_payload(payload, place)
 
-        self._write = _Write(target, publish)
+        self._write = _Write(place.target, publish)
 
     def wait(self) -> Path | None:
         """Wait for the save that is being written; return where it was published, None without.

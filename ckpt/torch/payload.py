@@ -13,11 +13,15 @@ from ckpt.errors import PublishError
 from ckpt.formats.astrai_listing import CONFIG, META, WEIGHTS
 from ckpt.formats.astrai_write import check_extras, write_checkpoint
 from ckpt.generations import Staging, publish
+from ckpt.generations.find import home_of, slot_name
 from ckpt.onepass import write_hashed
 from ckpt.operation import drive
+from ckpt.retention import Policy, retain
 from ckpt.tensorwriter import Packed, write_tensors
 from ckpt.torch.extras import write_extra
 from ckpt.torch.tensors import check_state_dict, pack
+
+KEEP_LAST = Policy(keep_last=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +82,36 @@ def check_json(name: str, value: Mapping[str, Any]) -> None:
             raise PublishError(f"{name}: {key!r:.80} cannot be written: {error}") from None
 
 
-def publish_payload(target: Path, payload: Payload, *, run_dir: Path | None) -> Path:
-    """Write a payload into staging and publish it as `target`; durable when this returns.
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a checkpoint is published: the path, the run that it belongs to, and what stays there.
+
+    `run_dir` None: the run that the path lies in, else the directory around it. `keep` says which
+    generations that are not live stay after a save, None: all.
+    """
+
+    target: Path
+    run_dir: Path | None = None
+    keep: Policy | None = None
+
+    @classmethod
+    def of(cls, path: str | Path, run_dir: str | Path | None, keep: Policy | None) -> Self:
+        """Return the place that a caller names, whatever directory is current when it is used.
+
+        Raises:
+            NoSuchRun: the path does not lie in that run.
+        """
+        target = Path(path).absolute()
+        run = None if run_dir is None else Path(run_dir).absolute()
+        if run is not None:
+            slot_name(run, target)
+        return cls(target, run, keep)
+
+
+def publish_payload(payload: Payload, place: Place) -> Path:
+    """Write a payload into staging and publish it; durable when this returns.
+
+    What the policy lets go goes after that. A failure of that is a warning: the save is done.
 
     Raises:
         PublishError: the target is no checkpoint, or the disk refused.
@@ -98,7 +130,11 @@ def publish_payload(target: Path, payload: Payload, *, run_dir: Path | None) -> 
             extras=extras,
         )
 
-    return drive(publish(target.absolute(), write, run_dir=run_dir)).path
+    published = drive(publish(place.target, write, run_dir=place.run_dir))
+    if place.keep is not None:
+        slot = published.changes[0].slot
+        retain(place.run_dir or home_of(place.target), place.keep, slot=slot)
+    return published.path
 
 
 def publish_model(target: Path, weights: Packed, config: Mapping[str, Any]) -> Path:
