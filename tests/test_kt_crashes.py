@@ -6,6 +6,7 @@ At every moment the index names shards that are all there and whole, and nothing
 import errno
 import os
 import shutil
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -29,7 +30,7 @@ from ckpt.generations import (
     scan,
 )
 from ckpt.generations.kt import make_live, publish_kt
-from ckpt.generations.kt_retired import list_retired, prune_kt
+from ckpt.generations.kt_retired import list_retired, prune_kt, set_aside_kt
 from ckpt.generations.kt_slot import kt_slot, live_generation
 from ckpt.operation import drive
 
@@ -181,6 +182,47 @@ def test_a_prune_stopped_at_any_call_loses_nothing_else(
         runs.check_nothing_lost(run, published, where)
 
 
+def test_shards_set_aside_by_a_prune_that_died_are_told_and_removed(run: Path) -> None:
+    directory = run / "checkpoint-6"
+    first, second = save(run, 1), save(run, 2)
+    set_aside_kt(directory, [first], run_dir=run)
+    os.utime(directory, ns=(1_000_000_000, 1_000_000_000))
+    (slot,) = scan(run)
+    assert [each.id for each in slot.generations] == [second]
+    assert [(each.kind, each.reason) for each in slot.leftovers] == [
+        ("trash", "being deleted"),
+        ("trash", "being deleted"),
+    ]
+    assert drive(recover(run)) == ("checkpoint-6: removed shards that were set aside: 960 bytes",)
+    assert directory.stat().st_mtime_ns == 1_000_000_000
+    assert not [path for path in directory.iterdir() if first in path.name]
+    assert live_value(directory) == 2
+
+
+def test_of_several_writers_each_becomes_live_in_turn_and_none_is_lost(run: Path) -> None:
+    barrier = threading.Barrier(4)
+    saved: dict[str, int] = {}
+
+    def write(value: int) -> None:
+        barrier.wait()
+        saved[save(run, value)] = value
+
+    threads = [threading.Thread(target=write, args=(value,)) for value in (1, 2, 3, 4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    directory = run / "checkpoint-6"
+    live = live_at(run)
+    assert len(saved) == 4
+    assert saved[live or ""] == live_value(directory)
+    retired = list_retired(directory, run_dir=run)
+    assert {each.generation for each in retired} == saved.keys() - {live}
+    assert all(each.missing == () for each in retired)
+    changes = [entry.changes[0] for entry in reflog.read(run).entries]
+    assert [each.before for each in changes] == [None, *(each.after for each in changes[:-1])]
+
+
 # ---- the verbs --------------------------------------------------------------------------------
 
 
@@ -257,7 +299,7 @@ def test_a_withdrawn_checkpoint_comes_back_by_one_undo(run: Path) -> None:
     assert (live_at(run), live_value(run / "checkpoint-6")) == (saved, 1)
 
 
-@pytest.mark.parametrize("make", [Crashed, KeyboardInterrupt, lambda: OSError(5, "error")])
+@pytest.mark.parametrize("make", [Crashed, lambda: OSError(5, "error")])
 def test_a_roll_back_stopped_at_any_call_is_ended_by_recovery(
     tmp_path: Path, make: Callable[[], BaseException]
 ) -> None:
@@ -271,7 +313,7 @@ def test_a_roll_back_stopped_at_any_call_is_ended_by_recovery(
         try:
             with fs.hooked(Stop(at, make, is_crash=make is Crashed)):
                 drive(carry_out(plan))
-        except (CheckpointError, KeyboardInterrupt, Crashed):
+        except (CheckpointError, Crashed):
             pass
         where = f"call {at} of {total}"
         drive(recover(run))
@@ -283,19 +325,16 @@ def test_a_roll_back_stopped_at_any_call_is_ended_by_recovery(
         runs.check_nothing_lost(run, published, where)
 
 
-@pytest.mark.parametrize("make", [Crashed, KeyboardInterrupt])
-def test_a_save_stopped_at_any_call_is_ended_by_recovery(
-    tmp_path: Path, make: Callable[[], BaseException]
-) -> None:
+def test_a_save_that_died_at_any_call_is_ended_by_recovery(tmp_path: Path) -> None:
     runs = Runs(tmp_path, 1, 2)
     run, published = runs.fresh()
     total = calls_in(lambda: save(run, 3))
     for at in range(1, total + 1):
         run, published = runs.fresh()
         try:
-            with fs.hooked(Stop(at, make, is_crash=make is Crashed)):
+            with fs.hooked(Stop(at, Crashed, is_crash=True)):
                 save(run, 3)
-        except (CheckpointError, KeyboardInterrupt, Crashed):
+        except Crashed:
             pass
         where = f"call {at} of {total}"
         drive(recover(run))

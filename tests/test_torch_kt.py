@@ -2,6 +2,7 @@
 
 import json
 import multiprocessing
+import threading
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -14,7 +15,7 @@ from trees import snapshot
 from ckpt import fs
 from ckpt.errors import CheckpointError, DoesNotFit, NoCheckpoint
 from ckpt.formats.kt_index import INDEX_NAME
-from ckpt.generations.kt_retired import list_retired
+from ckpt.generations.kt_retired import list_retired, prune_kt
 
 torch = pytest.importorskip("torch")
 dist = pytest.importorskip("torch.distributed")
@@ -287,6 +288,32 @@ def test_shards_removed_after_they_were_opened_are_read_all_the_same(saved: Path
     with fs.hooked(remove):
         load_kt(wrappers, saved)
     assert [values(each) for each in wrappers] == [[30] * 3, [70] * 3]
+
+
+def test_no_read_is_torn_while_generations_come_and_go(saved: Path) -> None:
+    """One thread publishes and prunes as fast as it can, the other loads all the time."""
+    is_over = threading.Event()
+
+    def publish() -> None:
+        value = 31.0
+        while not is_over.is_set():
+            save_kt([layer(3, value), layer(7, value)], saved)
+            prune_kt(saved, [each.generation for each in list_retired(saved)])
+            value = value + 1 if value < 90 else 31.0
+
+    save_kt([layer(3, 30), layer(7, 30)], saved)
+    thread = threading.Thread(target=publish)
+    thread.start()
+    seen = set()
+    try:
+        while len(seen) < 6:
+            wrappers = [layer(3), layer(7)]
+            load_kt(wrappers, saved)
+            (value,) = {value for each in wrappers for value in values(each)}
+            seen.add(value)
+    finally:
+        is_over.set()
+        thread.join()
 
 
 # ---- two ranks --------------------------------------------------------------------------------

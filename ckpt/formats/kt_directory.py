@@ -126,5 +126,8 @@ def leftovers_in(listing: Listing, generations: tuple[InnerGeneration, ...]) -> 
             yield Leftover(path, "partial-generation", reason)
     for name in sorted(listing.sizes):
         if is_temporary(name):
-            reason = "a save was cut off while it wrote this file"
-            yield Leftover(listing.directory / name, "temporary-file", reason)
+            is_trash = ".trash-" in name
+            kind = "trash" if is_trash else "temporary-file"
+            cut_off = "a save was cut off while it wrote this file"
+            reason = "being deleted" if is_trash else cut_off
+            yield Leftover(listing.directory / name, kind, reason)

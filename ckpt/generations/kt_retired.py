@@ -11,6 +11,7 @@ from pathlib import Path
 from ckpt import fs
 from ckpt.errors import Refused
 from ckpt.formats.kt_index import Index, generation_of
+from ckpt.generations.kt_links import linked, links_of, set_links_aside, sweep_links
 from ckpt.generations.kt_slot import (
     KtSlot,
     is_id,
@@ -23,7 +24,10 @@ from ckpt.generations.kt_slot import (
     shard_bytes,
     shard_groups,
 )
+from ckpt.generations.names import hidden, hidden_name
 from ckpt.lock import writer_of
+
+_TOKEN_LENGTH = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +59,10 @@ def list_retired(path: Path, *, run_dir: Path | None = None) -> tuple[RetiredInd
     found: dict[str, RetiredIndex] = {}
     for generation, index in kept_indices(slot):
         if generation != live.generation:
-            missing = missing_from(slot.directory, index)
+            missing = missing_from(slot.directory, index, links_of(slot, generation))
             size = shard_bytes(slot, generation)
+            if not size:
+                size = sum(linked(slot, generation).values())
             found[generation] = RetiredIndex(generation, True, tuple(missing), size)
     expected = {shard.layer for shard in live.shards}
     expected = expected or {layer for layers in groups.values() for layer in layers}
@@ -90,8 +96,18 @@ def abandoned(path: Path, *, run_dir: Path | None = None) -> tuple[str, ...]:
 def prune_kt(path: Path, generations: Collection[str], *, run_dir: Path | None = None) -> int:
     """Remove generations that are not live; return the bytes freed. The caller holds the lock.
 
+    Raises:
+        Refused, OSError: as `set_aside_kt`.
+    """
+    set_aside_kt(path, generations, run_dir=run_dir)
+    return sweep_kt(path, run_dir=run_dir)
+
+
+def set_aside_kt(path: Path, generations: Collection[str], *, run_dir: Path | None = None) -> None:
+    """Rename the shards of generations that are not live to trash; the caller holds the lock.
+
     Mark and sweep: a shard that the live index or the index of a generation that stays names is
-    left, whatever its name says. The directory keeps its time.
+    left, whatever its name says. Quick: a TiB of shards is removed by `sweep_kt`, after the lock.
 
     Raises:
         Refused: one of them is live or being written, or it cannot be known what is live.
@@ -110,7 +126,48 @@ def prune_kt(path: Path, generations: Collection[str], *, run_dir: Path | None =
             raise Refused(f"{slot.name}: generation {generation} {why}", path=str(slot.directory))
     marked = _marked(slot, live, generations)
     _forget_kept(slot, generations)
-    return _sweep(slot, generations, marked)
+    for generation in generations:
+        if is_id(generation):
+            set_links_aside(slot, generation)
+    before = fs.identity(slot.directory)
+    for entry in fs.scan(slot.directory):
+        owner = None if entry.is_directory else generation_of(entry.name)
+        if owner is not None and owner in generations and entry.name not in marked:
+            trash = hidden_name(entry.name, "trash", owner[:_TOKEN_LENGTH])
+            fs.rename(slot.directory / entry.name, slot.directory / trash)
+    set_time(slot, before.mtime_ns if before else None)
+    fs.sync_directory(slot.directory)
+
+
+def sweep_kt(path: Path, *, run_dir: Path | None = None) -> int:
+    """Remove the shards that were set aside, also by a prune that died; return the bytes freed.
+
+    Nobody may use them any more, so that no lock is needed. The directory keeps its time: a
+    trainer may tell by it which checkpoint is the oldest.
+
+    Raises:
+        OSError: the disk refused.
+    """
+    slot = kt_slot(path, run_dir)
+    before = fs.identity(slot.directory)
+    trash = [entry.name for entry in fs.scan(slot.directory) if entry.is_file]
+    trash = [name for name in trash if is_trash(name)]
+    freed = 0
+    for name in trash:
+        path = slot.directory / name
+        found = fs.identity(path, follow=False)
+        if found is not None and fs.names_of(path) == 1:
+            freed += found.size_bytes
+        fs.unlink(path)
+    if trash:
+        set_time(slot, before.mtime_ns if before else None)
+    return freed + sweep_links(slot)
+
+
+def is_trash(name: str) -> bool:
+    """Whether a name is a shard's, or a half-written one's, that was set aside to be removed."""
+    found = hidden(name)
+    return found is not None and found.kind == "trash" and generation_of(found.slot) is not None
 
 
 def _forget_kept(slot: KtSlot, generations: Collection[str]) -> None:
@@ -121,22 +178,6 @@ def _forget_kept(slot: KtSlot, generations: Collection[str]) -> None:
         fs.unlink(slot.kept / name)
     if there:
         fs.sync_directory(slot.kept)
-
-
-def _sweep(slot: KtSlot, generations: Collection[str], marked: Collection[str]) -> int:
-    before = fs.identity(slot.directory)
-    freed = 0
-    for entry in fs.scan(slot.directory):
-        if entry.is_directory or entry.name in marked:
-            continue
-        if generation_of(entry.name) not in generations:
-            continue
-        found = fs.identity(slot.directory / entry.name, follow=False)
-        fs.unlink(slot.directory / entry.name)
-        freed += found.size_bytes if found else 0
-    set_time(slot, before.mtime_ns if before else None)
-    fs.sync_directory(slot.directory)
-    return freed
 
 
 def _marked(slot: KtSlot, live: Index, leaving: Collection[str]) -> frozenset[str]:

@@ -12,7 +12,7 @@ from ckpt import fs
 from ckpt.checkpoint import Leftover, Slot, State
 from ckpt.errors import PublishError
 from ckpt.generations import names
-from ckpt.generations.kt_retired import abandoned, prune_kt
+from ckpt.generations.kt_retired import abandoned, is_trash, prune_kt, sweep_kt
 from ckpt.generations.payload import look
 from ckpt.generations.resolving import resolve
 from ckpt.generations.scanner import scan, scan_slot
@@ -190,8 +190,13 @@ def _name_rightly(run_dir: Path) -> Iterator[str]:
 def _sweep(run_dir: Path) -> Iterator[str]:
     """Remove trash, and what was never whole and nobody writes any more."""
     for slot in scan(run_dir):
+        if any(is_trash(each.path.name) for each in slot.leftovers):
+            freed = sweep_kt(slot.path, run_dir=run_dir)
+            yield f"{slot.name}: removed shards that were set aside: {freed:,} bytes"
         for leftover in (*slot.leftovers, *_trash(slot)):
             hidden = names.hidden(leftover.path.name)
+            if is_trash(leftover.path.name):
+                continue
             if hidden is None or hidden.kind not in ("tmp", "trash"):
                 continue
             if hidden.kind == "tmp":

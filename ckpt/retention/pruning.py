@@ -15,7 +15,7 @@ from ckpt import fs
 from ckpt.checkpoint import Generation, Slot, State
 from ckpt.errors import CheckpointError, PublishError, StalePlan
 from ckpt.generations import names
-from ckpt.generations.kt_retired import prune_kt
+from ckpt.generations.kt_retired import set_aside_kt, sweep_kt
 from ckpt.generations.plans import Known, Plan
 from ckpt.generations.scanner import scan, scan_slot
 from ckpt.generations.swap import free_name, rename
@@ -51,7 +51,13 @@ def prune(plan: Plan) -> Operation[int]:
         message = f"{where}: not pruned: {(error.strerror or str(error)).lower()}"
         hint = "what is not gone is whole; it can be pruned again"
         raise PublishError(message, path=str(where), hint=hint) from error
-    freed = aside.freed_bytes
+    freed = 0
+    for slot in aside.inside:
+        try:
+            freed += sweep_kt(slot, run_dir=plan.run_dir)
+        except OSError as error:
+            why = (error.strerror or str(error)).lower()
+            yield Note(f"{slot.name}: what was set aside in it is deleted later: {why}")
     for trash in aside.trash:
         why = _delete(trash.path)
         if why is None:
@@ -93,10 +99,13 @@ class _Trash:
 
 @dataclass(frozen=True, slots=True)
 class _Aside:
-    """What was taken out of the way and is still to be deleted, and what is freed already."""
+    """What was taken out of the way and is still to be deleted.
+
+    `inside` are the slots among whose own files some of it lies.
+    """
 
     trash: tuple[_Trash, ...]
-    freed_bytes: int
+    inside: tuple[Path, ...]
 
 
 def _set_aside(plan: Plan) -> _Aside:
@@ -106,10 +115,10 @@ def _set_aside(plan: Plan) -> _Aside:
     left = [_Trash(path) for path in _old_trash(slots, {change.slot for change, _ in pairs})]
     sequence = intend(plan.run_dir, "prune", plan.changes)
     trash = _to_trash(plan.run_dir, pairs)
-    freed = _prune_inside(plan.run_dir, pairs)
+    inside = _set_aside_inside(plan.run_dir, pairs)
     with suppress(OSError):  # the disk says it too
         conclude(plan.run_dir, sequence, Outcome.DONE)
-    return _Aside((*trash, *left), freed)
+    return _Aside((*trash, *left), inside)
 
 
 _Pairs = Sequence[tuple[Change, Generation]]
@@ -154,13 +163,15 @@ def _to_trash(run_dir: Path, pairs: _Pairs) -> list[_Trash]:
     return trash
 
 
-def _prune_inside(run_dir: Path, pairs: _Pairs) -> int:
-    """Remove the generations whose files lie among those of their slot."""
+def _set_aside_inside(run_dir: Path, pairs: _Pairs) -> tuple[Path, ...]:
+    """Set aside the generations whose files lie among those of their slot; return the slots."""
     inside: dict[str, list[str]] = {}
     for change, generation in pairs:
         if generation.path == run_dir / change.slot:
             inside.setdefault(change.slot, []).append(generation.id)
-    return sum(prune_kt(run_dir / slot, ids, run_dir=run_dir) for slot, ids in inside.items())
+    for slot, ids in inside.items():
+        set_aside_kt(run_dir / slot, ids, run_dir=run_dir)
+    return tuple(run_dir / slot for slot in inside)
 
 
 def _old_trash(slots: Sequence[Slot], chosen: set[str]) -> Iterator[Path]:
