@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from ckpt.checkpoint import Generation, Slot, State, first_error
 from ckpt.phrases import clock_time, duration
-from ckpt.usable import is_damaged, live_generations, newest_usable
+from ckpt.usable import is_damaged, is_usable, live_generations, newest_usable
 from ckpt.view import Advice, HealthState, RunView, Source, Warned
 
 CLOCK_AHEAD_S = 60.0
@@ -95,9 +95,13 @@ def _advices(view: RunView) -> Iterator[Advice]:
 def _damaged(view: RunView) -> Iterator[Advice]:
     """The furthest of the damaged checkpoints."""
     damaged = [slot for slot, live in live_generations(view) if is_damaged(live)]
-    if damaged:
-        slot = max(damaged, key=lambda slot: slot.step or 0)
-        yield Advice("damaged", f"{slot.name} is damaged{_instead(view)}", "enter")
+    if not damaged:
+        return
+    slot = max(damaged, key=lambda slot: slot.step or 0)
+    retired = next((each for each in slot.generations if each.state is State.RETIRED), None)
+    has_spare = slot is view.slots[0] and retired is not None and is_usable(retired)
+    key = "r" if has_spare else "enter"  # the cursor is on the newest slot until it is moved
+    yield Advice("damaged", f"{slot.name} is damaged{_instead(view)}", key)
 
 
 def _broken(view: RunView) -> Iterator[Advice]:
@@ -108,9 +112,10 @@ def _broken(view: RunView) -> Iterator[Advice]:
         if slot.state is State.BROKEN and (wrong := first_error(slot.findings)) is not None
     ]
     if broken and view.health.state is not HealthState.SAVING:
-        _, wrong = max(broken, key=lambda pair: pair[0].step or 0)
+        slot, wrong = max(broken, key=lambda pair: pair[0].step or 0)
         what = wrong.message.partition(";")[0]  # where else it lies says the finding
-        yield Advice(wrong.code, f"{what}{_instead(view)}", "enter")
+        key = "R" if any(map(is_usable, slot.candidates)) else "enter"
+        yield Advice(wrong.code, f"{what}{_instead(view)}", key)
 
 
 def _instead(view: RunView) -> str:

@@ -12,6 +12,8 @@ from functools import lru_cache
 from textual.binding import Binding
 
 from ckpt.present import Cell, Tone
+from ckpt.view import RunView
+from monitor.planning import find_row, refusal
 
 
 class Where(StrEnum):
@@ -21,12 +23,17 @@ class Where(StrEnum):
     CHECKPOINT = "checkpoint"
     RUNS = "runs"
     DETAILS = "details"
+    HISTORY = "history"
+    QUESTION = "question"
     HELP = "help"
 
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """What a command may look at to say whether it can act now."""
+    """What a command may look at to say whether it can act now.
+
+    `running` names the operation that is at work, None when none is.
+    """
 
     where: Where
     selected_key: str | None = None
@@ -35,12 +42,16 @@ class Situation:
     has_chart: bool = True
     is_filtered: bool = False
     has_runs: bool = False
+    view: RunView | None = None
+    is_read_only: bool = False
+    running: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
     """One thing a user can do. `unavailable` returns why not, None when it can act now.
 
+    `changes`: it changes the run, so not under `--read-only`, and one thing at a time.
     `keys` are Textual's names, the first is the one to show unless `shown` says otherwise;
     `rank` orders the key line's claims on a narrow screen: the highest goes first, None is never
     on it. `line` is the key line's word where `label` is too long for it.
@@ -52,6 +63,7 @@ class Command:
     help: str
     where: tuple[Where, ...]
     unavailable: Callable[[Situation], str | None] = lambda _: None
+    changes: bool = False
     shown: str | None = None
     line: str | None = None
     rank: int | None = None
@@ -61,13 +73,23 @@ class Command:
         """The key as people read it."""
         return self.shown or " ".join(_SPELT.get(key, key) for key in self.keys)
 
+    def why_not(self, situation: Situation) -> str | None:
+        """Say why it cannot act now, None when it can."""
+        if self.changes and situation.is_read_only:
+            return "nothing is changed under --read-only"
+        if self.changes and situation.running is not None:
+            return f"not while this is at work: {situation.running}"
+        return self.unavailable(situation)
+
 
 _SPELT = {
     "question_mark": "?", "slash": "/", "colon": ":", "plus": "+", "minus": "-",
     "escape": "esc", "equals_sign": "=",
 }  # fmt: skip
-_TABLES = (Where.DASHBOARD, Where.CHECKPOINT, Where.RUNS, Where.DETAILS)
-_LISTS = (*_TABLES, Where.HELP)
+_ESCAPE = "Cancel what runs, show all rows again, or go back to the screen before"
+_TABLES = (Where.DASHBOARD, Where.CHECKPOINT, Where.RUNS, Where.DETAILS, Where.HISTORY)
+_LISTS = (*_TABLES, Where.HELP, Where.QUESTION)
+_RUN = (Where.DASHBOARD, Where.HISTORY)
 
 
 def _needs_row(situation: Situation) -> str | None:
@@ -77,7 +99,17 @@ def _needs_row(situation: Situation) -> str | None:
 
 
 def _needs_filter(situation: Situation) -> str | None:
-    return None if situation.is_filtered or situation.has_runs else "all rows are shown"
+    can_act = situation.is_filtered or situation.has_runs or situation.running is not None
+    return None if can_act else "all rows are shown"
+
+
+def _needs_generation(situation: Situation) -> str | None:
+    row = find_row(situation.view, situation.selected_key) if situation.view else None
+    return None if row is not None and row[1] is not None else "this row is no generation"
+
+
+def _needs_plan(command: str) -> Callable[[Situation], str | None]:
+    return lambda situation: refusal(command, situation.view, situation.selected_key)
 
 
 def _needs_points(situation: Situation) -> str | None:
@@ -94,9 +126,35 @@ COMMANDS: tuple[Command, ...] = (
         (Where.DASHBOARD, Where.RUNS), _needs_row, rank=2,
     ),
     Command(
+        "roll_back", ("r",), "roll back",
+        "Make a retired generation live again; on an older checkpoint: send the run back to it",
+        (Where.DASHBOARD,), _needs_plan("roll_back"), changes=True, rank=3,
+    ),
+    Command(
+        "undo", ("z",), "undo", "Undo what was last done to the checkpoints",
+        _RUN, _needs_plan("undo"), changes=True, rank=4,
+    ),
+    Command(
+        "redo", ("Z",), "redo", "Do again what was undone",
+        _RUN, _needs_plan("redo"), changes=True, rank=15,
+    ),
+    Command(
+        "recover", ("R",), "recover",
+        "End what was cut off: broken names get the best that is left, leftovers go",
+        _RUN, _needs_plan("recover"), changes=True, rank=16,
+    ),
+    Command(
+        "pin", ("p",), "pin", "Keep a generation from every prune; again: let it go",
+        (Where.DASHBOARD,), _needs_generation, changes=True, rank=12,
+    ),
+    Command(
+        "history", ("h",), "history", "What was done to the checkpoints, newest first",
+        (Where.DASHBOARD,), rank=6,
+    ),
+    Command(
         "next_pane", ("tab",), "next pane",
         "Next pane; on the dashboard: more chart, more table",
-        (Where.DASHBOARD, Where.CHECKPOINT), line="pane", rank=7,
+        (Where.DASHBOARD, Where.CHECKPOINT), line="pane", rank=9,
     ),
     Command(
         "previous_pane", ("shift+tab",), "previous pane", "The pane before",
@@ -104,32 +162,32 @@ COMMANDS: tuple[Command, ...] = (
     ),
     Command(
         "details", ("i",), "details", "Sources, reasons and every warning in full",
-        (Where.DASHBOARD,), rank=5,
+        (Where.DASHBOARD,), rank=7,
     ),
     Command(
         "filter", ("slash",), "filter", "Show only the rows that hold a text",
-        _TABLES, rank=3,
+        _TABLES, rank=5,
     ),
     Command(
         "copy_path", ("y",), "copy path",
         "Copy the path (OSC 52), and show it as text",
-        _TABLES, _needs_row, line="copy", rank=4,
+        _TABLES, _needs_row, line="copy", rank=10,
     ),
     Command(
         "pause", ("space",), "pause", "Let the screen stand still; reading goes on",
-        (Where.DASHBOARD,), rank=8,
+        (Where.DASHBOARD,), rank=11,
     ),
     Command(
         "smooth", ("e",), "smoothing", "Change how strongly the curve is smoothed",
-        (Where.DASHBOARD,), _needs_points, line="smooth", rank=9,
+        (Where.DASHBOARD,), _needs_points, line="smooth", rank=13,
     ),
     Command(
         "log_axis", ("L",), "log axis", "Linear or logarithmic loss axis",
-        (Where.DASHBOARD,), _needs_points, line="log", rank=10,
+        (Where.DASHBOARD,), _needs_points, line="log", rank=14,
     ),
     Command(
         "zoom_in", ("plus", "equals_sign"), "zoom in", "Show a shorter stretch of the curve",
-        (Where.DASHBOARD,), _needs_points, shown="+", line="zoom", rank=11,
+        (Where.DASHBOARD,), _needs_points, shown="+", line="zoom", rank=17,
     ),
     Command(
         "zoom_out", ("minus",), "zoom out", "Show a longer stretch of the curve",
@@ -163,15 +221,30 @@ COMMANDS: tuple[Command, ...] = (
     ),
     Command(
         "palette", ("colon", "ctrl+p"), "palette", "Find any of these commands by its name",
-        _TABLES, rank=6,
+        _TABLES, rank=8,
     ),
     Command(
-        "show_all", ("escape",), "all rows",
-        "Show all rows again, or go back to the screen before", (Where.DASHBOARD,), _needs_filter,
+        "show_all", ("escape",), "all rows", _ESCAPE, (Where.DASHBOARD,), _needs_filter,
     ),
     Command(
-        "back", ("escape",), "back", "Show all rows again, or go back to the screen before",
-        (Where.CHECKPOINT, Where.DETAILS, Where.HELP), rank=2,
+        "back", ("escape",), "back", _ESCAPE,
+        (Where.CHECKPOINT, Where.DETAILS, Where.HISTORY, Where.HELP), rank=2,
+    ),
+    Command(
+        "confirm", ("y",), "yes", "In a question: do it", (Where.QUESTION,), rank=2,
+    ),
+    Command(
+        "decline", ("n", "escape"), "no", "In a question: leave all as it is",
+        (Where.QUESTION,), rank=1,
+    ),
+    Command(
+        "other_button", ("tab", "shift+tab", "left", "right"), "other button",
+        "In a question: go to the other button", (Where.QUESTION,),
+        shown="tab ← →", line="other button", rank=4,
+    ),
+    Command(
+        "press", ("enter",), "press", "In a question: press the button that is marked",
+        (Where.QUESTION,), rank=3,
     ),
     Command("help", ("question_mark",), "help", "Show all keys", _TABLES, rank=1),
     Command(
@@ -200,12 +273,15 @@ def bindings_of(where: Where) -> list[Binding]:
 
 
 @lru_cache(maxsize=16)  # asked for at every update
-def key_line(where: Where, width: int) -> tuple[Cell, ...]:
-    """Make the line of keys of a screen, dropping those with the highest rank until it fits."""
+def key_line(where: Where, width: int, *, is_read_only: bool = False) -> tuple[Cell, ...]:
+    """Make the line of keys of a screen, dropping those with the highest rank until it fits.
+
+    With `is_read_only` the keys that change the run are grey: pressed, they only say why not.
+    """
     ranked = [command for command in commands_of(where) if command.rank is not None]
     while ranked and _line_width(ranked) > width:
         ranked.remove(max(ranked, key=lambda command: command.rank or 0))
-    return tuple(_line_cells(ranked))
+    return tuple(_line_cells(ranked, is_read_only=is_read_only))
 
 
 def keys_markdown() -> str:
@@ -214,10 +290,11 @@ def keys_markdown() -> str:
     return "\n".join(["| key | does |", "|---|---|", *rows]) + "\n"
 
 
-def _line_cells(commands: Sequence[Command]) -> Iterator[Cell]:
+def _line_cells(commands: Sequence[Command], *, is_read_only: bool = False) -> Iterator[Cell]:
     yield Cell(" ")
     for place, command in enumerate(commands):
-        yield Cell(("  " if place else "") + command.key.split(" ")[0], Tone.ACCENT)
+        tone = Tone.DIM if is_read_only and command.changes else Tone.ACCENT
+        yield Cell(("  " if place else "") + command.key.split(" ")[0], tone)
         yield Cell(f" {command.line or command.label}", Tone.DIM)
 
 

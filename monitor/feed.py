@@ -53,6 +53,7 @@ class Feed:
         self._poll_s = poll_s
         self._is_read_only = is_read_only
         self._stopped = threading.Event()
+        self._is_asked = threading.Event()
         self._watcher: Watcher | None = None
         self._view = RunView(run=run_dir)
         self._whole = self._view
@@ -70,6 +71,12 @@ class Feed:
         self._stopped.set()
         if self._watcher is not None:
             self._watcher.stop()
+
+    def look_again(self) -> None:
+        """Look at all of the run soon: somebody here has just changed it."""
+        self._is_asked.set()
+        if self._watcher is not None:
+            self._watcher.wake()
 
     def _run(self) -> None:
         while not self._stopped.is_set():
@@ -103,7 +110,9 @@ class Feed:
                 if self._stopped.is_set():
                     return
                 self._view = replace(self._view, watching=watcher.watching)
-                self._read(reader, changed)
+                is_asked = self._is_asked.is_set()
+                self._is_asked.clear()
+                self._read(reader, None if is_asked else changed)
         finally:
             watcher.stop()
 

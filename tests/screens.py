@@ -31,6 +31,9 @@ class StillFeed:
     def stop(self) -> None:
         """Do nothing."""
 
+    def look_again(self) -> None:
+        """Do nothing."""
+
 
 @asynccontextmanager
 async def running(

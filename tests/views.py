@@ -16,6 +16,7 @@ from ckpt.checkpoint import (
     Verified,
 )
 from ckpt.history import Segment
+from ckpt.reflog import Change, Entry, Journal, Outcome
 from ckpt.series import Series, SeriesView
 from ckpt.view import (
     Advice,
@@ -125,6 +126,17 @@ GOOD_SLOT = slot(
 )
 
 
+def published(sequence: int, name: str, before: str | None, after: str) -> Entry:
+    return Entry(
+        sequence,
+        NOW - 60 * (10 - sequence),
+        "publish",
+        (Change(name, before, after),),
+        "publish (pid 8123 on gpu7)",
+        outcome=Outcome.DONE,
+    )
+
+
 def healthy() -> RunView:
     """Everything is known and well."""
     series = loss_series(12_400)
@@ -155,6 +167,13 @@ def healthy() -> RunView:
         task={"task": "sft", "adapter": "lora r16", "dtype": "bf16"},
         watching=Watching("events"),
         slots=(GOOD_SLOT, slot(11_000), slot(10_000)),
+        journal=Journal(
+            (
+                published(1, "step_11000", None, "live"),
+                published(2, "step_12000", None, "a1b2c3"),
+                published(3, "step_12000", "a1b2c3", "c41d07"),
+            )
+        ),
         newest_verified="step_12000@c41d07",
         at_risk=AtRisk(400, 180.0),
         disk=Disk(50_600_000_000, 1_234_567_890, 41),

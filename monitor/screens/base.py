@@ -1,5 +1,6 @@
 """What all screens share: keys go through the table of commands, and the foot says things."""
 
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, ClassVar, cast
 
@@ -9,7 +10,9 @@ from textual.app import ComposeResult
 from textual.screen import Screen
 
 from ckpt.present import Cell, Tone, visible
+from ckpt.view import RunView
 from monitor.commands import Situation, Where, command_named, key_line
+from monitor.screens.progress import work_line
 from monitor.widgets.painted import PaintedLines
 from monitor.widgets.row_table import RowTable
 
@@ -20,6 +23,8 @@ if TYPE_CHECKING:
 
 LOW = 6  # a window lower than this has one line for the foot
 ROOMY = 20  # from this height on a long sentence gets a second line
+MOST_LINES_SAID = 5  # of an answer to a key, which stays until the next one
+READ_IN_S = 3.0  # what was said stays for so long before progress takes its line
 
 
 class CommandScreen(Screen[None], inherit_bindings=False):
@@ -39,6 +44,7 @@ class CommandScreen(Screen[None], inherit_bindings=False):
         self.table = RowTable(ascii_only=ascii_only, id="table")
         self.foot = PaintedLines(ascii_only=ascii_only, id="foot")
         self._said: Cell | None = None
+        self._said_at = 0.0
         self._filter_input: FilterInput | None = None
 
     def compose(self) -> ComposeResult:
@@ -60,17 +66,21 @@ class CommandScreen(Screen[None], inherit_bindings=False):
 
     def situation(self) -> Situation:
         """Tell the table of commands what it may need to know."""
+        job, shown = self.monitor.job, self.monitor.shown
         return Situation(
             self.where,
             self.table.selected_key,
             self.table.row_count,
             is_filtered=self.is_filtered,
+            view=shown.view if shown is not None else None,
+            is_read_only=self.monitor.options.is_read_only,
+            running=job.title if job is not None else None,
         )
 
     def action_command(self, name: str) -> None:
         """Run a command of the table by its name, or say why it cannot act now."""
         command = command_named(name)
-        reason = command.unavailable(self.situation())
+        reason = command.why_not(self.situation())
         if reason is not None:
             self.say(f"{command.label}: {reason}")
             return
@@ -145,11 +155,28 @@ class CommandScreen(Screen[None], inherit_bindings=False):
         """Show all keys."""
         from monitor.screens.help import HelpScreen
 
-        self.app.push_screen(HelpScreen(self.where, ascii_only=self.ascii_only))
+        screen = HelpScreen(
+            self.where,
+            is_read_only=self.monitor.options.is_read_only,
+            ascii_only=self.ascii_only,
+        )
+        self.app.push_screen(screen)
 
     def do_quit(self) -> None:
         """Leave the app."""
-        self.app.exit()
+        self.monitor.leave()
+
+    def do_undo(self) -> None:
+        """Ask whether to undo what was last done."""
+        self.monitor.ask("undo", None)
+
+    def do_redo(self) -> None:
+        """Ask whether to do it again."""
+        self.monitor.ask("redo", None)
+
+    def do_recover(self) -> None:
+        """Ask whether to end what was cut off."""
+        self.monitor.ask("recover", None)
 
     def path_to_copy(self) -> str | None:
         """Return the path that `y` copies; None when there is none here."""
@@ -160,6 +187,16 @@ class CommandScreen(Screen[None], inherit_bindings=False):
     def say(self, text: str, tone: Tone = Tone.ACCENT) -> None:
         """Say one line at the foot, until the next command."""
         self._said = Cell(" " + visible(text), tone)
+        self._said_at = time.monotonic()
+        self.share_window()
+
+    def show_run(self, view: RunView, now: float) -> None:
+        """Take a newer view of the run, where this screen shows anything of it."""
+
+    def show_work(self) -> None:
+        """Paint how far the operation is that is at work, once what was said was read."""
+        if self._said is not None and time.monotonic() - self._said_at >= READ_IN_S:
+            self._said = None
         self.share_window()
 
     def line_to_say(self) -> tuple[Cell, ...]:
@@ -168,8 +205,16 @@ class CommandScreen(Screen[None], inherit_bindings=False):
 
     def paint_foot(self) -> None:
         """Paint the foot: what is said, and the keys, as many as the height allows."""
-        said = (self._said,) if self._said is not None else self.line_to_say()
-        keys = key_line(self.where, self.size.width)
+        job = self.monitor.job
+        if self._said is not None:
+            said: tuple[Cell, ...] = (self._said,)
+        elif job is not None:
+            said = work_line(job.title, job.at, self.size.width)
+        else:
+            said = self.line_to_say()
+        keys = key_line(
+            self.where, self.size.width, is_read_only=self.monitor.options.is_read_only
+        )
         if self.size.height < LOW or self._filter_input is not None:
             self.foot.paint([said if said and self._filter_input is None else keys])
             return
@@ -182,8 +227,9 @@ class CommandScreen(Screen[None], inherit_bindings=False):
         if self.size.height < ROOMY or cell_len(text) <= room + 2:
             return [said]
         parts = wrapped(text, room)
-        if len(parts) > self.most_lines_said:
-            parts = [*parts[: self.most_lines_said - 1], parts[self.most_lines_said - 1] + " …"]
+        most = self.most_lines_said if self._said is None else MOST_LINES_SAID
+        if len(parts) > most:
+            parts = [*parts[: most - 1], parts[most - 1] + " …"]
         indents = [" ", *["   "] * len(parts)]
         tone = said[-1].tone
         return [(Cell(a + part, tone),) for a, part in zip(indents, parts, strict=False)]

@@ -11,7 +11,7 @@ from typing import ClassVar
 from textual.app import ComposeResult
 from textual.binding import BindingType
 
-from ckpt.checkpoint import Generation, Slot, State
+from ckpt.checkpoint import State
 from ckpt.present import (
     GENERATION_COLUMNS,
     Cell,
@@ -23,6 +23,7 @@ from ckpt.present import (
 )
 from ckpt.view import RunView
 from monitor.commands import Situation, Where, bindings_of
+from monitor.planning import RowOf, find_row
 from monitor.screens.base import CommandScreen
 from monitor.widgets.loss_chart import LossChart, marks_of
 from monitor.widgets.painted import PaintedLines
@@ -113,6 +114,7 @@ class DashboardScreen(CommandScreen):
 
     def situation(self) -> Situation:
         """Tell what is selected and whether there is a chart to act on."""
+        job = self.monitor.job
         return Situation(
             self.where,
             self.table.selected_key,
@@ -121,6 +123,9 @@ class DashboardScreen(CommandScreen):
             has_chart=self._heights is None or self._heights.chart > 0,
             is_filtered=self.is_filtered,
             has_runs=self.monitor.runs_in is not None,
+            view=self.view,
+            is_read_only=self.monitor.options.is_read_only,
+            running=job.title if job is not None else None,
         )
 
     def do_open(self) -> None:
@@ -135,6 +140,20 @@ class DashboardScreen(CommandScreen):
 
         screen = DetailsScreen(self.view, self.now, ascii_only=self.ascii_only)
         self.app.push_screen(screen)
+
+    def do_roll_back(self) -> None:
+        """Ask whether to roll back to what the cursor is on."""
+        self.monitor.ask("roll_back", self.table.selected_key)
+
+    def do_pin(self) -> None:
+        """Pin the generation under the cursor, or let it go."""
+        row = self.selected_generation()
+        if row is not None and row[1] is not None:
+            self.monitor.toggle_pin(row[1].id, is_pinned=row[1].pinned)
+
+    def do_history(self) -> None:
+        """Show what was done to the checkpoints."""
+        self.monitor.show_history()
 
     def do_pause(self) -> None:
         """Stand still, or catch up."""
@@ -156,8 +175,10 @@ class DashboardScreen(CommandScreen):
         self.share_window()
 
     def do_show_all(self) -> None:
-        """Show all rows again; where they were, go back to the list of runs."""
-        if self.is_filtered:
+        """Cancel what is at work, else show all rows again, else go back to the list of runs."""
+        if self.monitor.job is not None:
+            self.monitor.cancel_work()
+        elif self.is_filtered:
             super().do_show_all()
         else:
             self.monitor.choose_run()
@@ -208,7 +229,7 @@ class DashboardScreen(CommandScreen):
         event.stop()
         self._paint_chart()
 
-    def selected_generation(self) -> tuple[Slot, Generation | None] | None:
+    def selected_generation(self) -> RowOf | None:
         """Return the slot and the generation under the table's cursor."""
         return find_row(self.view, self.table.selected_key)
 
@@ -262,25 +283,16 @@ class DashboardScreen(CommandScreen):
         self.table.show(
             Table.of(GENERATION_COLUMNS, rows),
             title=[Cell(" Generations", Tone.ACCENT)],
-            note=[Cell(slots_summary(self.view) + " ", Tone.DIM)],
+            note=[Cell(self._note() + " ", Tone.DIM)],
             empty="nothing was saved yet",
         )
 
+    def _note(self) -> str:
+        read_only = ["read-only"] if self.monitor.options.is_read_only else []
+        return " · ".join([*read_only, slots_summary(self.view)])
+
     def _paint_chart(self) -> None:
         self.chart.show(self.view, marks_of(self.view, self.table.selected_key))
-
-
-def find_row(view: RunView, key: str | None) -> tuple[Slot, Generation | None] | None:
-    """Return the slot and the generation that a row of `generation_rows` stands for."""
-    if key is None:
-        return None
-    for slot in view.slots:
-        for generation in slot.generations:
-            if key == f"{slot.name}@{generation.id}":
-                return slot, generation
-        if key == slot.name or key.startswith(f"{slot.name}!"):
-            return slot, None
-    return None
 
 
 def slots_summary(view: RunView) -> str:

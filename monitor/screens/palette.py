@@ -59,7 +59,7 @@ class PaletteScreen(ModalScreen[str | None]):
         self.dismiss(event.key)
 
     def _row(self, command: Command) -> Row:
-        reason = command.unavailable(self._situation)
+        reason = command.why_not(self._situation)
         tone = Tone.PLAIN if reason is None else Tone.DIM
         return Row(
             command.name,

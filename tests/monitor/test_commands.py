@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+import views
 
 from monitor.commands import (
     COMMANDS,
@@ -15,7 +16,14 @@ from monitor.commands import (
     keys_markdown,
 )
 
-LATER_KEYS = set("vVrRPzZsSdplh")
+LATER_KEYS = set("vVPsSdl")
+
+
+NOT_REACHABLE = "the run's directory is not reachable"
+
+
+def on(key: str) -> Situation:
+    return Situation(Where.DASHBOARD, key, view=views.healthy())
 
 
 def text_of(where: Where, width: int) -> str:
@@ -55,7 +63,7 @@ def test_the_key_line_fits_and_keeps_the_way_out(where: Where, width: int) -> No
 
 def test_the_key_line_of_the_dashboard_at_80_columns() -> None:
     assert text_of(Where.DASHBOARD, 80) == (
-        " enter open  tab pane  i details  / filter  y copy  : palette  ? help  q quit"
+        " enter open  r roll back  z undo  h history  i details  / filter  ? help  q quit"
     )
 
 
@@ -73,13 +81,39 @@ def test_the_key_line_of_the_dashboard_at_80_columns() -> None:
         ("smooth", Situation(Where.DASHBOARD, point_count=5), None),
         ("show_all", Situation(Where.DASHBOARD), "all rows are shown"),
         ("show_all", Situation(Where.DASHBOARD, is_filtered=True), None),
+        ("show_all", Situation(Where.DASHBOARD, running="undo #3"), None),
         ("quit", Situation(Where.DASHBOARD), None),
+        ("undo", Situation(Where.DASHBOARD), "the checkpoints were not looked at yet"),
+        ("undo", Situation(Where.HISTORY, view=views.healthy()), None),
+        (
+            "undo",
+            Situation(Where.HISTORY, view=views.healthy(), is_read_only=True),
+            "nothing is changed under --read-only",
+        ),
+        (
+            "undo",
+            Situation(Where.HISTORY, view=views.healthy(), running="roll back step_1"),
+            "not while this is at work: roll back step_1",
+        ),
+        (
+            "redo",
+            Situation(Where.DASHBOARD, view=views.healthy()),
+            "nothing to redo: nothing was undone, or the run went on since",
+        ),
+        ("undo", Situation(Where.DASHBOARD, view=views.gone()), NOT_REACHABLE),
+        ("recover", Situation(Where.DASHBOARD, view=views.healthy()), "nothing here was cut off"),
+        ("roll_back", on("step_12000@c41d07"), None),
+        ("roll_back", on("step_12000@a1b2c3"), None),
+        ("roll_back", on("step_11000@live"), None),
+        ("pin", on("step_11000@live"), None),
+        ("pin", on("step_11000!.step_11000.tmp-1"), "this row is no generation"),
+        ("pin", Situation(Where.DASHBOARD), "this row is no generation"),
     ],
 )
 def test_a_command_that_cannot_act_says_why(
     name: str, situation: Situation, reason: str | None
 ) -> None:
-    assert command_named(name).unavailable(situation) == reason
+    assert command_named(name).why_not(situation) == reason
 
 
 def test_the_markdown_table_names_every_command_once() -> None:

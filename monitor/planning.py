@@ -1,0 +1,129 @@
+"""Which plan a key means for the row under the cursor, and why there is none. Pure.
+
+A plan is made of a view alone, so that asking whether a key can act costs no look at the disk.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeAlias
+
+from ckpt.checkpoint import Generation, Slot, State
+from ckpt.errors import CheckpointError, Refused
+from ckpt.view import HealthState, RunView
+
+if TYPE_CHECKING:
+    from ckpt.generations import Known, Plan
+
+RowOf: TypeAlias = tuple[Slot, Generation | None]
+"""What a row of the table stands for; None: no generation, but a broken slot or a leftover."""
+
+_OVER = (HealthState.DEAD, HealthState.FINISHED)
+
+
+def find_row(view: RunView, key: str | None) -> RowOf | None:
+    """Return the slot and the generation that a row of `generation_rows` stands for."""
+    if key is None:
+        return None
+    for slot in view.slots:
+        for generation in slot.generations:
+            if key == f"{slot.name}@{generation.id}":
+                return slot, generation
+        if key == slot.name or key.startswith(f"{slot.name}!"):
+            return slot, None
+    return None
+
+
+def plan_of(command: str, view: RunView, key: str | None, now: float) -> "Plan":
+    """Make the plan that a command (`roll_back`, `undo`, `redo`, `recover`) means now.
+
+    Raises:
+        Refused: there is nothing for it to do; the message says why.
+    """
+    return _PLANNERS[command](_known(view, now), find_row(view, key))
+
+
+def refusal(command: str, view: RunView | None, key: str | None, now: float = 0.0) -> str | None:
+    """Say why a command cannot act, None when there is a plan for it."""
+    if view is None:
+        return _NOT_YET
+    try:
+        plan_of(command, view, key, now)
+    except Refused as refused:
+        return reason(refused, view)
+    return None
+
+
+def reason(error: CheckpointError, view: RunView) -> str:
+    """Say an error in one sentence, without the name of the run that is on the screen anyway."""
+    said = error.message.removeprefix(f"{view.run}: ")
+    return f"{said}; {error.hint}" if error.hint else said
+
+
+# ---- private ----------------------------------------------------------------------------------
+
+_NOT_YET = "the checkpoints were not looked at yet"
+
+
+def _known(view: RunView, now: float) -> "Known":
+    from ckpt.generations import Known
+
+    if view.journal is None:
+        raise Refused(_NOT_YET)
+    if not view.is_reachable:
+        raise Refused("the run's directory is not reachable")
+    written_at = None if view.health.state in _OVER else view.updated_at
+    return Known(view.run, view.slots, view.journal, now, written_at)
+
+
+def _plan_back(known: "Known", row: RowOf | None) -> "Plan":
+    """A retired generation becomes live again, or the run goes back to an older checkpoint."""
+    from ckpt.generations import plan_rollback, plan_withdraw
+
+    if row is None:
+        return plan_rollback(known)
+    slot, generation = row
+    if generation is None:
+        is_withdrawn = slot.state is State.WITHDRAWN and slot.generations
+        return plan_rollback(
+            known, slot=slot.name, to=slot.generations[0].id if is_withdrawn else None
+        )
+    if generation.state is State.TRASH:
+        raise Refused(f"{generation.id} is being deleted")
+    if generation.state is not State.LIVE:
+        return plan_rollback(known, slot=slot.name, to=generation.id)
+    live = [each.live for each in known.slots if each.live is not None]
+    steps = [each.step for each in live if each.step is not None]
+    if generation.step is not None and generation.step < max(steps):
+        return plan_withdraw(known, to_step=generation.step)
+    if all(each.state is not State.RETIRED for each in slot.generations) and len(live) > 1:
+        hint = "on an older checkpoint this key sends the run back to it"
+        raise Refused(f"{slot.name} is the newest and has no retired generation", hint=hint)
+    return plan_rollback(known, slot=slot.name)
+
+
+def _plan_undo(known: "Known", _row: RowOf | None) -> "Plan":
+    from ckpt.generations import plan_undo
+
+    return plan_undo(known)
+
+
+def _plan_redo(known: "Known", _row: RowOf | None) -> "Plan":
+    from ckpt.generations import plan_redo
+
+    return plan_redo(known)
+
+
+def _plan_recover(known: "Known", _row: RowOf | None) -> "Plan":
+    from ckpt.generations import plan_recover
+
+    plan = plan_recover(known)
+    if not plan.changes and not plan.warnings and not known.journal.pending:
+        raise Refused("nothing here was cut off")
+    return plan
+
+
+_PLANNERS: dict[str, Callable[["Known", RowOf | None], "Plan"]] = {
+    "roll_back": _plan_back,
+    "undo": _plan_undo,
+    "redo": _plan_redo,
+    "recover": _plan_recover,
+}

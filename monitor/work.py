@@ -1,0 +1,76 @@
+"""What carries a plan out, and the words for it: on the button, while it works, how it ended."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ckpt.present import Tone, visible
+from monitor.feed import sentence
+
+if TYPE_CHECKING:
+    from ckpt.generations import Plan
+    from ckpt.operation import Operation
+    from ckpt.reflog import Journal
+    from monitor.job import Ended
+
+BUTTONS = {
+    "rollback": "Roll back",
+    "withdraw": "Send back",
+    "undo": "Undo",
+    "redo": "Redo",
+    "recover": "Recover",
+}
+"""What the button that confirms a plan says, by the plan's verb."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """An operation and its words; `told` makes those of its result.
+
+    `is_changing`: it changes the run from its first step on.
+    """
+
+    title: str
+    operation: "Operation[Any]"
+    told: Callable[[Any], str]
+    is_changing: bool = False
+
+
+def question_of(plan: "Plan", journal: "Journal") -> str:
+    """Ask whether to carry a plan out: `Undo #9, the rollback of step_1000?`."""
+    from ckpt.present.plans import plan_title
+
+    title = plan_title(plan)
+    entries = {entry.sequence: entry for entry in journal.entries}
+    entry = entries.get(plan.undoes or 0)
+    if plan.verb == "redo" and entry is not None:  # it takes an undo back
+        entry = entries.get(entry.undoes or 0)
+    if entry is not None:
+        slots = title.rpartition(": ")[2]
+        title = f"{plan.verb} #{entry.sequence}, the {visible(entry.verb)} of {slots}"
+    return f"{title[:1].upper()}{title[1:]}?"
+
+
+def work_of(plan: "Plan") -> Work:
+    """Return what carries out a plan; nothing is begun yet."""
+    from ckpt.generations import carry_out, recover
+    from ckpt.present.plans import done_line, plan_title
+
+    title = plan_title(plan)
+    if plan.verb == "recover":
+        return Work(title, recover(plan.run_dir), _sentences, is_changing=True)
+    again = "Z redoes it" if plan.verb == "undo" else "z undoes it"
+    return Work(title, carry_out(plan), lambda _: f"{done_line(plan)} ({again})")
+
+
+def ending(work: Work, ended: "Ended[Any]") -> tuple[str, Tone]:
+    """Say how an operation ended."""
+    if ended.error is not None:
+        return f"✗ {sentence(ended.error)}", Tone.BAD
+    if ended.is_cancelled:
+        return f"{work.title}: cancelled, nothing was changed", Tone.WARN
+    return f"✓ {work.told(ended.result)}", Tone.GOOD
+
+
+def _sentences(told: tuple[str, ...]) -> str:
+    return "; ".join(told) or "nothing was left to do"
