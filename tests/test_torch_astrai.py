@@ -34,6 +34,7 @@ from ckpt.verify import verify
 torch = pytest.importorskip("torch")
 st = pytest.importorskip("safetensors.torch")
 from ckpt.torch import (  # noqa: E402 - needs torch
+    build_manifest,
     find,
     load,
     load_any,
@@ -44,8 +45,10 @@ from ckpt.torch import (  # noqa: E402 - needs torch
     load_safetensors,
     load_state_dict,
     load_torch,
+    read_manifest,
     save,
     save_model,
+    validate_manifest,
 )
 
 pytestmark = pytest.mark.torch
@@ -538,6 +541,43 @@ def test_a_generation_that_is_removed_in_the_middle_is_left_for_the_new_one(
 
     with fs.hooked(swap):
         assert load(path).state_dict["w"].tolist() == [2.0] * 4
+
+
+# ---- the manifest -----------------------------------------------------------------------------
+
+
+def test_the_manifest_of_files_is_the_one_that_astrai_wrote(golden: Path) -> None:
+    for name in ("good", "with_extras", "with_rng_extra"):
+        path, _ = golden_path(golden, name)
+        built = json.loads(build_manifest(path))
+        assert built == json.loads((path / "manifest.json").read_text())
+        assert list(built["files"]) == sorted(built["files"])
+
+
+def test_a_checkpoint_without_a_manifest_can_be_given_one(golden: Path, tmp_path: Path) -> None:
+    path = shutil.copytree(golden_path(golden, "legacy_no_manifest")[0], tmp_path / "step_4")
+    with pytest.raises(NoCheckpoint, match=r"manifest\.json: not there"):
+        read_manifest(path)
+    (path / "manifest.json").write_bytes(build_manifest(path))
+    assert load(path).is_verified
+    assert sorted(validate_manifest(path, verify=True).files) == [
+        "config.json", "meta.json", "model.safetensors", "optimizer.pt",
+    ]  # fmt: skip
+
+
+def test_a_manifest_is_validated_by_names_and_sizes_or_by_every_byte(
+    golden: Path, tmp_path: Path
+) -> None:
+    path = golden_path(golden, "bad_flipped_weight_byte")[0]
+    assert validate_manifest(path).optimizer_step == 9
+    with pytest.raises(DamagedCheckpoint, match=r"model\.safetensors: sha256 is 479549af34d4"):
+        validate_manifest(path, verify=True)
+    with pytest.raises(DamagedCheckpoint, match="size 754 bytes"):
+        validate_manifest(golden_path(golden, "bad_truncated_weights")[0])
+    with pytest.raises(DamagedCheckpoint, match="made by a newer version"):
+        validate_manifest(golden_path(golden, "bad_manifest_version2")[0])
+    with pytest.raises(DamagedCheckpoint, match=r"config\.json: listed in manifest\.json and not"):
+        build_manifest(golden_path(golden, "bad_missing_config")[0])
 
 
 # ---- extras -----------------------------------------------------------------------------------

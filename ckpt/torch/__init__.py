@@ -28,6 +28,7 @@ from ckpt.torch.files import (
 )
 from ckpt.torch.kt import load_kt, load_kt_layer, resolve_kt, save_kt
 from ckpt.torch.kt_layers import KtWrapper
+from ckpt.torch.manifests import build_manifest, read_manifest, validate_manifest
 
 __all__ = [
     "AsyncSaver",
@@ -37,6 +38,7 @@ __all__ = [
     "LoraSet",
     "LoraSettings",
     "apply_adapter",
+    "build_manifest",
     "find",
     "from_rank_zero",
     "load",
@@ -53,10 +55,12 @@ __all__ = [
     "load_state_dict",
     "load_torch",
     "load_weights",
+    "read_manifest",
     "resolve_kt",
     "save",
     "save_adapter",
     "save_kt",
     "save_model",
     "save_set",
+    "validate_manifest",
 ]
