@@ -33,6 +33,7 @@ from ckpt.terminal import ProgressLine, Terminal
 if TYPE_CHECKING:
     from ckpt.generations import Known, Plan
     from ckpt.reflog import Journal
+    from ckpt.retention import Kept
     from ckpt.view import RunView
 
 STATUS_ROWS = 12
@@ -177,11 +178,14 @@ class Output:
         self.err.flush()
         return sys.stdin.readline().strip().lower() in ("y", "yes")
 
-    def plan(self, plan: "Plan", known: "Known", *, is_data: bool) -> None:
+    def plan(
+        self, plan: "Plan", known: "Known", kept: Sequence["Kept"] = (), *, is_data: bool
+    ) -> None:
         """Write what a plan will do: the data of a dry run, else narration on stderr."""
-        from ckpt.present.plans import plan_lines
+        from ckpt.present.plans import kept_lines, plan_lines
 
-        for line in plan_lines(plan, known.now, journal=known.journal):
+        lines = (*plan_lines(plan, known.now, journal=known.journal), *kept_lines(kept))
+        for line in lines:
             (self.out if is_data else self.err).line(*line)
 
     def done(self, plan: "Plan", *, back: str) -> None:
@@ -192,6 +196,14 @@ class Output:
         undo = f"  (ckpt {back} {_quoted(plan.run_dir)} takes it back)"
         self.out.line(done_line(plan), Cell(undo, Tone.DIM))
 
+    def pruned(self, plan: "Plan", freed_bytes: int) -> None:
+        """Write what a prune came to."""
+        self.progress.clear()
+        count = len(plan.removed)
+        plural = "" if count == 1 else "s"
+        told = f"{count:,} generation{plural} deleted, {size(freed_bytes)} freed"
+        self.out.line(told if count else "nothing to prune")
+
     def acting(self, event: Event) -> None:
         """Take what a change of a run yields: progress and findings, all of it narration."""
         if isinstance(event, Progress):
@@ -200,6 +212,8 @@ class Output:
         self.progress.clear()
         if isinstance(event, Found):
             self.finding(event.finding, self.err)
+        elif isinstance(event, Note):
+            self.err.line(Cell(visible(event.text), Tone.DIM))
 
     def telling(self, event: Event) -> None:
         """Take what a recovery yields: each sentence says what was done."""

@@ -28,7 +28,7 @@ OLD, NEW, LATER = "aaaaaaaaaaaa", "bbbbbbbbbbbb", "cccccccccccc"
 SAVED_AT = 1_764_590_400
 PLAN_KEYS = [
     "schema", "verb", "run", "changes", "given_up", "warnings", "frees_bytes", "done", "target",
-    "removed", "undoes", "sequence", "told",
+    "removed", "undoes", "sequence", "told", "kept",
 ]  # fmt: skip
 ENTRY_KEYS = [
     "sequence", "at", "verb", "slot", "from", "to", "by", "done", "undone_by", "undoes", "outcome",
@@ -163,7 +163,7 @@ def test_the_newest_of_what_an_undo_brings_back_is_verified(run: Path) -> None:
 # ---- whom to ask ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("arguments", [("rollback",), ("undo",), ("redo",)])
+@pytest.mark.parametrize("arguments", [("rollback",), ("undo",), ("redo",), ("prune",)])
 def test_without_a_terminal_nothing_is_done_unasked(run: Path, arguments: tuple[str]) -> None:
     before = snapshot(run)
     result = ckpt(*arguments, run)
@@ -390,6 +390,7 @@ def on_a_read_only_disk() -> AbstractContextManager[None]:
     [
         (["rollback", "--yes"], 1, "not changed: read-only file system"),
         (["recover"], 1, "not recovered: read-only file system"),
+        (["prune", "--yes", "--keep-last", "0"], 1, "not pruned: read-only file system"),
         (["pin", OLD], 2, "read-only file system"),
     ],
 )
@@ -408,16 +409,18 @@ def test_a_read_only_run_is_looked_at_and_never_changed(
     assert snapshot(run) == before
 
 
-@pytest.mark.parametrize("arguments", [["rollback", "--yes"], ["recover"]])
+@pytest.mark.parametrize(
+    "arguments", [["rollback", "--yes"], ["prune", "--yes", "--keep-last", "0"], ["recover"]]
+)
 def test_a_busy_run_says_who_is_at_it(run: Path, arguments: list[str]) -> None:
-    with swap_lock(run, "prune"):
+    with swap_lock(run, "another"):
         result = ckpt(arguments[0], run, *arguments[1:], "--json")
     assert result.exit_code == 4
     told = json.loads(result.stdout)
     assert (told["code"], told["path"]) == ("busy", str(run))
     pid, host = os.getpid(), os.uname().nodename
     assert told["message"] == (
-        f"{run}: busy: prune (pid {pid} on {host}) is changing its checkpoints"
+        f"{run}: busy: another (pid {pid} on {host}) is changing its checkpoints"
     )
     assert live(run) == {"step_9": LATER, "step_8": NEW}
 
@@ -503,6 +506,7 @@ def test_a_plan_document_has_every_key(run: Path) -> None:
         "undoes": None,
         "sequence": None,
         "told": [],
+        "kept": [],
     }
     done = document("rollback", run, "--yes")
     assert (done["done"], done["sequence"]) == (True, 1)
@@ -629,6 +633,122 @@ def test_names_from_a_disk_never_reach_the_terminal_raw(run: Path) -> None:
     assert "step_9\\x1b[31m\\u202ered" in said
     assert "\x1b" not in said
     assert "\u202e" not in said
+
+
+# ---- prunes ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def long_run(run: Path) -> Path:
+    """Two more that were live before the two of step 8, and one of them pinned."""
+    save(run / ".step_8.retired-1", 6, "111111111111", 4.0)
+    save(run / ".step_8.retired-2", 7, "222222222222", 5.0)
+    ckpt("pin", run, "2222")
+    return run
+
+
+def ids(run: Path) -> set[str]:
+    return {each.id for slot in scan(run) for each in slot.generations}
+
+
+def test_a_prune_shows_what_goes_and_why_the_rest_stays(long_run: Path) -> None:
+    before = snapshot(long_run)
+    result = ckpt("prune", long_run, "--dry-run")
+    assert (result.exit_code, result.stderr) == (0, "")
+    lines = [
+        [part.strip() for part in line.split("  ") if part.strip()]
+        for line in result.stdout.splitlines()
+    ]
+    [freed] = {line[1] for line in lines if line[0] == "freed"}
+    assert [line[:3] for line in lines] == [
+        ["prune step_8"],
+        ["is deleted", "step_8", "111111111111"],
+        ["freed", freed],
+        ["stays", "1", "pinned"],
+        ["stays", "1", "among the last 1 of its slot"],
+    ]
+    assert [line[3] for line in lines[3:]] == ["step_8@222222222222", f"step_8@{OLD}"]
+    assert lines[1][3].endswith(freed)
+    assert snapshot(long_run) == before
+
+
+def test_a_prune_deletes_what_was_agreed_to_and_nothing_else(long_run: Path) -> None:
+    before = lying(long_run)
+    planned = document("prune", long_run, "--dry-run")
+    result = ckpt("prune", long_run, "--yes")
+    assert result.exit_code == 0
+    freed = planned["frees_bytes"]
+    assert result.stdout == f"1 generation deleted, {freed} B freed\n"
+    assert lying(long_run) == {
+        name: data for name, data in before.items() if not name.startswith(".step_8.retired-1")
+    }
+    assert ckpt("prune", long_run, "--yes").stdout == "nothing to prune\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "gone"),
+    [
+        ([], {"111111111111"}),
+        (["--keep-last", "0"], {"111111111111", OLD}),
+        (["--keep-last", "2"], {"111111111111"}),
+        (["--keep-every", "6"], {OLD}),
+        (["--keep-every", "6", "--keep-last", "1"], set()),
+        (["--keep-for", "20000d"], set()),
+        (["--keep-for", "5 min"], {"111111111111", OLD}),
+        (["--max-bytes", "1GB"], set()),
+        (["--max-bytes", "0"], {"111111111111", OLD}),
+        (["--keep-best", "0"], {"111111111111", OLD}),
+    ],
+)
+def test_policies_are_chosen_by_options(
+    long_run: Path, options: list[str], gone: set[str]
+) -> None:
+    before = ids(long_run)
+    done = document("prune", long_run, *options, "--yes")
+    assert {each["id"] for each in done["removed"]} == gone
+    assert before - ids(long_run) == gone
+    assert {each["generation"] for each in done["kept"]} == {
+        "111111111111", "222222222222", OLD,
+    } - gone  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--keep-last", "-1"],
+        ["--keep-last", "all"],
+        ["--max-bytes", "20 potatoes"],
+        ["--max-bytes", "-1"],
+        ["--keep-for", "1 month"],
+        ["--keep-for", "\u0663d"],
+    ],
+)
+def test_a_policy_that_makes_no_sense_is_a_usage_error(run: Path, options: list[str]) -> None:
+    before = snapshot(run)
+    result = ckpt("prune", run, *options, "--yes")
+    assert result.exit_code == 2
+    assert f"Invalid value for '{options[0]}'" in result.stderr
+    assert snapshot(run) == before
+
+
+def test_a_prune_is_asked_about_and_never_done_unasked(long_run: Path) -> None:
+    before = snapshot(long_run)
+    assert ckpt("prune", long_run).exit_code == 2
+    asked = OnTerminal("prune", long_run)
+    asked.until("Do it? [y/N] ")
+    assert asked.answer("\n")[0] == 1
+    assert snapshot(long_run) == before
+
+
+def test_a_prune_that_grew_old_while_it_was_asked_about_is_refused(long_run: Path) -> None:
+    asked = OnTerminal("prune", long_run)
+    asked.until("Do it? [y/N] ")
+    ckpt("pin", long_run, "1111")
+    before = lying(long_run)
+    code, said = asked.answer("y\n")
+    assert code == 4
+    assert "step_8: generation 111111111111 stays: pinned" in said
+    assert lying(long_run) == before
 
 
 # ---- pins -----------------------------------------------------------------------------------

@@ -1,16 +1,104 @@
-"""The verbs that say what is kept: `pin` and `unpin`."""
+"""The verbs that say what is kept and let the rest go: `prune`, `pin`, `unpin`."""
 
+import re
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ckpt.cli.frame import RUN, verb, whole_run
+from ckpt.cli.planned import How, Planned, agree, carried, look, show_plan, with_plan
 
 if TYPE_CHECKING:
     from ckpt.output import Output
+    from ckpt.retention import Policy
 
 GENERATION = click.argument("generation")
+COUNT = click.IntRange(min=0)
+
+
+SIZES = {"b": 1, "kb": 1e3, "mb": 1e6, "gb": 1e9, "tb": 1e12, "kib": 2**10, "mib": 2**20,
+         "gib": 2**30, "tib": 2**40}  # fmt: skip
+TIMES = {"s": 1, "min": 60, "h": 3600, "d": 86400, "w": 604800}
+
+
+def _measure(units: Mapping[str, float]) -> Callable[..., float | None]:
+    """Take a number with a unit, such as `20GB` or `36h`; without one it counts in the first."""
+
+    def convert(
+        _context: click.Context, parameter: click.Parameter, value: str | None
+    ) -> float | None:
+        if value is None:
+            return None
+        found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) *([a-z]*)", value.strip().lower())
+        if found is None or (found[2] and found[2] not in units):
+            listed = ", ".join(units)
+            message = f"{value!r}: expected a number and one of {listed}"
+            raise click.BadParameter(message, param=parameter)
+        return float(found[1]) * units[found[2] or next(iter(units))]
+
+    return convert
+
+
+@click.command()
+@RUN
+@click.option("--keep-last", metavar="N", type=COUNT, help="The last N of each slot. [default: 1]")
+@click.option("--keep-best", metavar="N", type=COUNT, help="The N with the lowest loss.")
+@click.option("--keep-every", metavar="N", type=COUNT, help="Those whose step N divides.")
+@click.option(
+    "--keep-for", "keep_s", metavar="TIME", callback=_measure(TIMES), help="Live so shortly ago."
+)
+@click.option(
+    "--max-bytes",
+    metavar="SIZE",
+    callback=_measure(SIZES),
+    help="No more than this, oldest go first.",
+)
+@click.option("--damaged", is_flag=True, help="Let damaged and incomplete ones go too.")
+@with_plan
+@verb
+def prune(output: "Output", /, run_dir: Path, *, how: How, **chosen: Any) -> int:
+    """Delete retired and withdrawn generations that no policy keeps.
+
+    A generation stays when any --keep option keeps it; --max-bytes alone limits what all of them
+    take. TIME is such as 36h or 7d, SIZE such as 20GB. What is live, pinned, needed to undo what
+    was done, or the last that is verified always stays.
+    """
+    from ckpt.retention import preview_prune
+    from ckpt.retention import prune as pruning
+
+    policy = _policy(**chosen)
+    known = look(output, run_dir, how)
+    preview = preview_prune(known, policy)
+    plan, kept = preview.plan, preview.kept
+    planned = Planned(plan, known, kept)
+    if how.is_dry_run:
+        show_plan(output, planned)
+        return 0
+    if plan.removed:
+        agree(output, planned, how)
+    freed_bytes = carried(output, plan, pruning(plan))
+    if output.as_json:
+        from dataclasses import replace
+
+        from ckpt.present.shapes import done_json
+
+        output.document(done_json(replace(plan, frees_bytes=freed_bytes), kept=kept))
+    else:
+        output.pruned(plan, freed_bytes)
+    return 0
+
+
+def _policy(*, damaged: bool, **chosen: Any) -> "Policy":
+    """Make a policy of what was typed; whoever asks for nothing keeps the last of each slot."""
+    from ckpt.retention import Policy
+
+    if all(value is None for value in chosen.values()):
+        return Policy(is_damaged_too=damaged)
+    if (limit := chosen.pop("max_bytes")) is not None:
+        limit = int(limit)
+    return Policy(is_damaged_too=damaged, max_bytes=limit, **chosen)
 
 
 @click.command()

@@ -3,7 +3,7 @@
 Pure, like all of `present`. Ids are shortened nowhere: they are what `--to` and `pin` take.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from ckpt.checkpoint import Generation
@@ -14,6 +14,7 @@ from ckpt.reflog import Change, Entry, Journal, Outcome
 
 if TYPE_CHECKING:
     from ckpt.generations import Plan
+    from ckpt.retention import Kept
 
 Line = tuple[Cell, ...]
 
@@ -54,6 +55,22 @@ def plan_lines(
     )
 
 
+def kept_lines(kept: Sequence["Kept"], *, most: int = 6) -> tuple[Line, ...]:
+    """Say of a prune what stays and why: a line for each reason, which names at most `most`."""
+    by_reason: dict[str, list[str]] = {}
+    for each in kept:
+        by_reason.setdefault(each.reason, []).append(f"{each.slot}@{each.generation.id}")
+    return tuple(
+        _line("stays", f"{len(named):,}", visible(reason), Cell(_listed(named, most), Tone.DIM))
+        for reason, named in by_reason.items()
+    )
+
+
+def _listed(named: Sequence[str], most: int) -> str:
+    more = f" and {len(named) - most:,} more" if len(named) > most else ""
+    return visible(", ".join(named[:most]) + more)
+
+
 def plan_title(plan: "Plan") -> str:
     """Name a plan in a few words: `roll back step_1000`."""
     slots = list(dict.fromkeys(change.slot for change in plan.changes))
@@ -86,6 +103,9 @@ def _taken_back(plan: "Plan", journal: Journal, now: float) -> Line:
 
 
 def _change_lines(plan: "Plan", now: float) -> Iterator[Line]:
+    if plan.verb == "prune":
+        yield from _removal_lines(plan, now)
+        return
     width = max((cell_width(visible(change.slot)) for change in plan.changes), default=0)
     for change in plan.changes:
         slot = visible(change.slot)
@@ -100,8 +120,11 @@ def _change_lines(plan: "Plan", now: float) -> Iterator[Line]:
     if plan.verb == "withdraw" and plan.target is not None:
         name = visible(plan.target.path.name)
         yield _line("stays newest", name, visible(plan.target.id), *_facts(plan.target, now))
-    for gone in plan.removed:
-        yield _line("is deleted", visible(gone.path.name), visible(gone.id), *_facts(gone, now))
+
+
+def _removal_lines(plan: "Plan", now: float) -> Iterator[Line]:
+    for change, gone in zip(plan.changes, plan.removed, strict=True):
+        yield _line("is deleted", visible(change.slot), visible(gone.id), *_facts(gone, now))
 
 
 def _cost_lines(plan: "Plan") -> Iterator[Line]:

@@ -25,6 +25,7 @@ from ckpt.present.words import iso_time, jsonable
 if TYPE_CHECKING:
     from ckpt.generations import Plan
     from ckpt.reflog import Change, Journal
+    from ckpt.retention import Kept
     from ckpt.series import SeriesView
     from ckpt.view import Advice, RunView, Source, Warned
 
@@ -128,38 +129,55 @@ def verify_json(reports: Iterable[Report], *, is_single: bool) -> Json:
     }
 
 
-def plan_json(
-    plan: "Plan",
-    *,
-    sequence: int | None = None,
-    changes: "Sequence[Change] | None" = None,
-    told: Sequence[str] = (),
-    done: bool = False,
-) -> Json:
-    """`ckpt.plan/1`, of a plan or of what came of it.
+def plan_json(plan: "Plan", kept: "Sequence[Kept]" = ()) -> Json:
+    """`ckpt.plan/1`, of what is only planned.
 
-    `sequence` is the entry of the journal that it became, `told` what was said while it was
-    carried out; `changes` are those that were made, where they may differ from the planned ones.
+    Of a prune each of `changes` has what goes at the same place in `removed`, and `kept` says what
+    stays.
     """
     return {
         "schema": "ckpt.plan/1",
         "verb": plan.verb,
         "run": jsonable(plan.run_dir),
-        "changes": [
-            {
-                "slot": jsonable(each.slot),
-                "from": jsonable(each.before),
-                "to": jsonable(each.after),
-            }
-            for each in (plan.changes if changes is None else changes)
-        ],
+        "changes": _changes(plan.changes),
         "given_up": {"steps": plan.steps_given_up, "seconds": jsonable(plan.seconds_given_up)},
         "warnings": jsonable(plan.warnings),
         "frees_bytes": plan.frees_bytes,
-        "done": done,
+        "done": False,
         "target": None if plan.target is None else _generation(plan.target),
         "removed": [_generation(gone) for gone in plan.removed],
         "undoes": plan.undoes,
+        "sequence": None,
+        "told": [],
+        "kept": [
+            {
+                "slot": jsonable(each.slot),
+                "generation": jsonable(each.generation.id),
+                "reason": jsonable(each.reason),
+            }
+            for each in kept
+        ],
+    }
+
+
+def done_json(
+    plan: "Plan",
+    *,
+    sequence: int | None = None,
+    changes: "Sequence[Change] | None" = None,
+    told: Sequence[str] = (),
+    kept: "Sequence[Kept]" = (),
+) -> Json:
+    """`ckpt.plan/1`, of what was done.
+
+    `sequence` is the entry of the journal that the plan became, `told` what was said while it was
+    carried out; `changes` are those that were made, where they may differ from the planned ones.
+    """
+    made = plan.changes if changes is None else changes
+    return {
+        **plan_json(plan, kept),
+        "changes": _changes(made),
+        "done": True,
         "sequence": sequence,
         "told": jsonable(told),
     }
@@ -273,6 +291,13 @@ def _leftover(leftover: Leftover) -> Json:
         "kind": leftover.kind,
         "reason": jsonable(leftover.reason),
     }
+
+
+def _changes(changes: "Iterable[Change]") -> list[Json]:
+    return [
+        {"slot": jsonable(each.slot), "from": jsonable(each.before), "to": jsonable(each.after)}
+        for each in changes
+    ]
 
 
 def _findings(findings: Iterable[Finding]) -> list[Json]:
