@@ -118,8 +118,10 @@ def _change_lines(plan: "Plan", now: float) -> Iterator[Line]:
             role = "is retired" if change.after is not None else "is withdrawn"
             yield _line(role, slot, visible(change.before))
     if plan.verb == "withdraw" and plan.target is not None:
-        name = visible(plan.target.path.name)
-        yield _line("stays newest", name, visible(plan.target.id), *_facts(plan.target, now))
+        path = plan.target.path
+        name = path.relative_to(plan.run_dir) if path.is_relative_to(plan.run_dir) else path
+        facts = _facts(plan.target, now)
+        yield _line("stays newest", visible(str(name)), visible(plan.target.id), *facts)
 
 
 def _removal_lines(plan: "Plan", now: float) -> Iterator[Line]:
