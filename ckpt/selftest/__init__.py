@@ -1,0 +1,1 @@
+"""The portable crash suite behind `ckpt selftest`."""

@@ -1,0 +1,234 @@
+"""The suites: every action hit at every disk call, and cut off by every power cut of the model.
+
+Each yields its cases one by one, with what is wrong in them. A case is one process that died, or
+met an error, at one moment; or one state that a power cut may leave.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ckpt import fs
+from ckpt.selftest import deeds
+from ckpt.selftest.crashes import (
+    CHANGING,
+    FAULTS,
+    Act,
+    At,
+    Ended,
+    Killed,
+    Recorder,
+    calls_of,
+    hit,
+    mode,
+)
+from ckpt.selftest.oracles import judge
+from ckpt.selftest.powercut import PowerCuts
+from ckpt.selftest.scenarios import Scenario
+from ckpt.selftest.tree import Picture, mark, put, take
+
+SYNCS = frozenset({"fsync", "fsync-directory"})
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One moment that was tried, and the sentences about what went wrong in it."""
+
+    suite: str
+    where: str
+    wrong: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class Stage:
+    """A scenario in one mode, ready to be played again and again in one directory."""
+
+    directory: Path
+    scenario: Scenario
+    is_exchange: bool
+    picture: dict[str, bytes | None] = field(default_factory=dict)
+    _judged: dict[tuple[bytes, bool, bool], tuple[str, ...]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        with mode(is_exchange=self.is_exchange):
+            run_dir = self.lay({})
+            self.scenario.prepare(run_dir)
+        self.picture = take(run_dir)
+
+    @property
+    def words(self) -> str:
+        """The scenario and its mode, for people."""
+        return f"{self.scenario.name} ({'exchange' if self.is_exchange else 'two renames'})"
+
+    @property
+    def run_dir(self) -> Path:
+        """Where the run lies, always the same."""
+        return self.directory / "run"
+
+    def lay(self, picture: Picture) -> Path:
+        """Make the run look like a picture, whatever it looked like before."""
+        fs.remove_tree(self.run_dir)
+        return put(self.run_dir, picture)
+
+    def fresh(self) -> Path:
+        """Make the run as it is before the action."""
+        return self.lay(self.picture)
+
+    def hit(self, act: Act, hook: At, recorder: Recorder | None = None) -> Ended:
+        """Run an action in the run as it lies there, under a hook; record the calls it lets be."""
+        with mode(is_exchange=self.is_exchange):
+            return hit(act, self.run_dir, hook, recorder)
+
+    def trace(self, act: Act) -> list[fs.Call]:
+        """Run an action in the run as it lies there, and return its calls."""
+        with mode(is_exchange=self.is_exchange):
+            return calls_of(act, self.run_dir)
+
+    def judged(self, *, is_done: bool = False, is_live: bool = False) -> tuple[str, ...]:
+        """Judge the run as it lies there; one that looks the same was judged before.
+
+        `is_done`: the action was reported as done. `is_live`: it met one error and lives on, so
+        that every name must be in its place without a recovery.
+        """
+        key = mark(take(self.run_dir)), is_done, is_live
+        if key not in self._judged:
+            expected = self.scenario.expected
+            with mode(is_exchange=self.is_exchange):
+                wrong = judge(
+                    self.run_dir, expected.only_after() if is_done else expected, is_live=is_live
+                )
+                self._judged[key] = tuple(wrong)
+        return self._judged[key]
+
+
+# ---- crashes ----------------------------------------------------------------------------------
+
+
+def crashes(stage: Stage, *, every: int = 1, offset: int = 0) -> Iterator[Case]:
+    """Kill the action at each call, then the recovery of what it left at every n-th of its own."""
+    stage.fresh()
+    total = len(stage.trace(stage.scenario.act))
+    states: dict[bytes, Picture] = {}
+    for place in range(1, total + 2):
+        stage.fresh()
+        ended = stage.hit(stage.scenario.act, At(place))
+        where = f"{stage.words}, {_moment(place, total, ended)}"
+        if ended.is_foreign or (place <= total and not isinstance(ended.error, Killed)):
+            yield Case("crash", where, (f"did not die, but: {ended.error!r}",))
+            continue
+        picture: Picture = take(stage.run_dir)
+        states.setdefault(mark(picture), picture)
+        yield Case("crash", where, stage.judged(is_done=ended.is_done))
+    for number, picture in enumerate(states.values()):
+        yield from _crashes_inside_recovery(stage, picture, every, offset + number)
+
+
+def _crashes_inside_recovery(
+    stage: Stage, picture: Picture, every: int, offset: int
+) -> Iterator[Case]:
+    stage.lay(picture)
+    total = sum(call.name in CHANGING for call in stage.trace(deeds.recover))
+    for place in range(1 + offset % every, total + 1, every):
+        stage.lay(picture)
+        ended = stage.hit(deeds.recover, At(place, only=CHANGING))
+        where = f"{stage.words}, recovery, {_moment(place, total, ended)}"
+        yield Case("recovery-crash", where, stage.judged())
+
+
+# ---- faults -----------------------------------------------------------------------------------
+
+
+def faults(stage: Stage, *, every: int = 1, offset: int = 0) -> Iterator[Case]:
+    """Let each call fail in each way: the action may raise what it promises, and loses nothing.
+
+    With `every` each call meets every n-th of the faults, others at the next call.
+    """
+    stage.fresh()
+    calls = stage.trace(stage.scenario.act)
+    for place, call in enumerate(calls, start=1):
+        possible = [fault for fault in FAULTS if fault.can_hit(call)]
+        for fault in possible[(place + offset) % every :: every]:
+            stage.fresh()
+            ended = stage.hit(stage.scenario.act, At(place, fault))
+            where = f"{stage.words}, {fault.name} at {_moment(place, len(calls), ended)}"
+            wrong = stage.judged(
+                is_done=ended.is_done,
+                is_live=not fault.is_lasting and not stage.scenario.is_broken,
+            )
+            if ended.is_foreign:
+                wrong = (f"raised {ended.error!r}, which is no error of ckpt", *wrong)
+            yield Case("fault", where, wrong)
+
+
+# ---- power cuts -------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Traced:
+    """A trace of an action, and from which of its calls on the result was reported as durable."""
+
+    stage: Stage
+    before: Picture
+    calls: Sequence[fs.Call]
+    words: str
+    _judged: dict[tuple[bytes, bool], tuple[str, ...]] = field(default_factory=dict)
+
+    def cuts(self, without: frozenset[int] = frozenset(), *, seed: int = 0) -> Iterator[Case]:
+        """Yield each state that a power cut may leave, once; `without`: fsyncs not made."""
+        model = PowerCuts(str(self.stage.run_dir), self.before, self.calls, without)
+        seen: set[tuple[bytes, bool]] = set()
+        for made, picture in model.states(seed=seed):
+            is_done = made == model.length
+            key = mark(picture), is_done
+            if key in seen:
+                continue
+            seen.add(key)
+            if key not in self._judged:
+                self._judged[key] = self._judge(picture, is_done=is_done)
+            yield Case("power-cut", f"{self.words}, after {made} calls", self._judged[key])
+
+    def _judge(self, picture: Picture, *, is_done: bool) -> tuple[str, ...]:
+        self.stage.lay(picture)
+        return self.stage.judged(is_done=is_done)
+
+    def syncs(self) -> Iterator[int]:
+        """Yield the places of the fsyncs in the trace."""
+        return (at for at, call in enumerate(self.calls) if call.name in SYNCS)
+
+
+def traced(stage: Stage) -> Traced:
+    """Record an action; the model must agree with the disk on what it did.
+
+    Raises:
+        ValueError: it does not, so that nothing can be said of power cuts.
+    """
+    run_dir = stage.fresh()
+    calls = stage.trace(stage.scenario.act)
+    after = PowerCuts(str(run_dir), stage.picture, calls).after
+    if mark(after) != mark(take(run_dir)):
+        raise ValueError(f"{stage.words}: the model of the disk is wrong")
+    return Traced(stage, stage.picture, calls, stage.words)
+
+
+def traced_recoveries(stage: Stage) -> Iterator[Traced]:
+    """Record each different recovery: the action dies at a call, then the run is recovered."""
+    stage.fresh()
+    total = sum(call.name in CHANGING for call in stage.trace(stage.scenario.act))
+    seen = set()
+    for place in range(2, total + 1):
+        stage.fresh()
+        recorder = Recorder()
+        stage.hit(stage.scenario.act, At(place, only=CHANGING), recorder)
+        state = mark(take(stage.run_dir))
+        if state not in seen:
+            seen.add(state)
+            calls = [*recorder.calls, *stage.trace(deeds.recover)]
+            words = f"{stage.words}, died at change {place} of {total}, recovered"
+            yield Traced(stage, stage.picture, calls, words)
+
+
+def _moment(place: int, total: int, ended: Ended) -> str:
+    call = ended.call
+    if call is None:
+        return f"after all {total} calls"
+    return f"call {place} of {total}: {call.name} {Path(call.path).name}"
