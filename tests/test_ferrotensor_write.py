@@ -252,12 +252,11 @@ def test_moments_come_back_exactly(tmp_path: Path) -> None:
     random = np.random.default_rng(3).standard_normal(1000).astype(np.float32)
     matrix = random.reshape(10, 100)
     optimizer = adamw(m_states={"a": random, "b": matrix}, v_states={"a": random, "b": [[0.1]]})
-    scaler = GradScaler(1024.0, 2.0, 0.5, 2000, 3, found_overflow=False, enabled=True)
     path = save_checkpoint(
-        tmp_path / "ckpt.json", TrainingCheckpoint(TrainingState(), optimizer, scaler)
+        tmp_path / "ckpt.json", TrainingCheckpoint(TrainingState(), optimizer, SCALER)
     )
     found = load_checkpoint(path)
-    assert found.scaler == scaler
+    assert found.scaler == SCALER
     assert found.optimizer is not None
     assert np.array_equal(np.float32(found.optimizer.m_states["a"]), random)
     assert np.array_equal(np.float32(found.optimizer.m_states["b"]), matrix)
@@ -300,6 +299,36 @@ def test_what_was_read_from_a_file_is_not_written_anew(golden: Path, tmp_path: P
     ):
         save_checkpoint(tmp_path / "training_checkpoint.json", loaded)
     assert list(tmp_path.iterdir()) == []
+
+
+SCALER = GradScaler(1024.0, 2.0, 0.5, 2000, 3, found_overflow=False, enabled=True)
+
+
+@pytest.mark.parametrize(
+    ("scaler", "message"),
+    [
+        (replace(SCALER, scale=math.nan), "scale is nan, expected a finite number"),
+        (replace(SCALER, scale="big"), "scale is 'big', expected a number"),
+        (replace(SCALER, growth_interval=1.5), "growth_interval is 1.5, expected a non-negative"),
+        (replace(SCALER, enabled=1), "enabled is 1, expected true or false"),
+    ],
+)
+def test_a_scaler_that_ferrotensor_would_not_read_is_refused_by_name(
+    tmp_path: Path, scaler: GradScaler, message: str
+) -> None:
+    checkpoint = TrainingCheckpoint(TrainingState(), scaler=scaler)
+    with pytest.raises(PublishError) as caught:
+        save_checkpoint(tmp_path / "ckpt.json", checkpoint)
+    assert caught.value.message.startswith(f"ckpt.json: grad_scaler_state: {message}")
+
+
+@pytest.mark.parametrize("name", ["\udcff", 3])
+def test_a_parameter_that_cannot_be_named_in_json_is_refused(tmp_path: Path, name: Any) -> None:
+    checkpoint = TrainingCheckpoint(TrainingState(), adamw(m_states={name: [1.0]}))
+    with pytest.raises(PublishError, match="m_states: a parameter's name: "):
+        save_checkpoint(tmp_path / "ckpt.json", checkpoint)
+    with pytest.raises(PublishError, match="a key: "):
+        save_state(tmp_path / "training_state.json", TrainingState(), extra={name: 1})
 
 
 @pytest.mark.parametrize("sample", ["bad_checkpoint_unknown_optimizer"])

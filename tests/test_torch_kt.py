@@ -156,6 +156,25 @@ def test_every_value_comes_back_through_the_index_too(saved: Path) -> None:
         assert torch.equal(getattr(source.wrapper, name), getattr(target.wrapper, name))
 
 
+def test_the_safetensors_library_reads_every_shard(saved: Path) -> None:
+    from safetensors import safe_open
+
+    (generation,) = {path.name.split("-")[1] for path in saved.glob("*.safetensors")}
+    for number, value in ((3, 30), (7, 70)):
+        name = f"kt_full_experts-{generation}-layer-{number:05d}.safetensors"
+        with safe_open(saved / name, "pt") as shard:
+            assert shard.metadata() == {
+                "format": "kt_full_experts",
+                "version": "1",
+                "generation": generation,
+                "layer_idx": str(number),
+            }
+            assert sorted(shard.keys()) == ["down_proj", "gate_proj", "up_proj"]
+            down = shard.get_tensor("down_proj")
+        expected = torch.arange(24, dtype=torch.float32).reshape(2, 4, 3) + value
+        assert torch.equal(down, expected.to(torch.bfloat16))
+
+
 def test_a_second_save_keeps_the_first(saved: Path) -> None:
     assert save_kt([layer(3, 31), layer(7, 71)], saved)
     (retired,) = list_retired(saved)

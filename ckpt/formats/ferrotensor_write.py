@@ -14,6 +14,8 @@ from ckpt.checkpoint import Severity
 from ckpt.errors import PublishError
 from ckpt.formats.ferrotensor_state import FIELDS, TrainingState, state_from
 
+SCALER_COUNTS = frozenset({"growth_interval", "consecutive_good_steps"})
+SCALER_FLAGS = frozenset({"found_overflow", "enabled"})
 _INDENT = "  "
 _FEW_DIGITS, _MOST_DIGITS_32 = 6, 9
 _FLOAT32_TYPECODE = "f"
@@ -150,7 +152,9 @@ def _extra_members(extra: Mapping[str, Any], file: str) -> list[tuple[str, str]]
         try:
             text = jsontext.dumps(value, indent=2)
         except (TypeError, ValueError) as error:
-            raise PublishError(f"{file}: {name} cannot be written as JSON: {error}") from error
+            raise PublishError(f"{file}: {name!r} cannot be written as JSON: {error}") from error
+        _check_text(name, f"{file}: a key")
+        _check_text(text, f"{file}: {name}")
         members.append((name, text.replace("\n", f"\n{_INDENT}")))
     return members
 
@@ -161,17 +165,29 @@ def _optimizer_members(optimizer: Mapping[str, Any], file: str) -> list[tuple[st
         number = _finite(optimizer[name], f"{file}: {name} of AdamW")
         members.append((name, float_text(number)))
     for name in ("m_states", "v_states"):
-        moments = [
-            (parameter, _Numbers(values, f"{file}: {name} of {parameter!r}"))
-            for parameter, values in optimizer[name].items()
-        ]
+        moments = []
+        for parameter, values in optimizer[name].items():
+            _check_text(parameter, f"{file}: {name}: a parameter's name")
+            moments.append((parameter, _Numbers(values, f"{file}: {name} of {parameter!r}")))
         members.append((name, moments))
     return members
 
 
 def _scaler_members(scaler: Mapping[str, Any], file: str) -> list[tuple[str, str]]:
-    where = f"{file}: grad_scaler_state"
-    return [(name, _scalar(value, f"{where}: {name}")) for name, value in scaler.items()]
+    members = []
+    for name, value in scaler.items():
+        where = f"{file}: grad_scaler_state: {name}"
+        if name in SCALER_FLAGS:
+            if not isinstance(value, bool):
+                raise PublishError(f"{where} is {value!r:.60}, expected true or false")
+            members.append((name, jsontext.dumps(value)))
+        elif name in SCALER_COUNTS:
+            if not jsontext.is_whole(value):
+                raise PublishError(f"{where} is {value!r:.60}, expected a non-negative integer")
+            members.append((name, str(value)))
+        else:
+            members.append((name, float_text(_finite(value, where))))
+    return members
 
 
 def _finite(value: Any, where: str) -> float:
@@ -190,11 +206,17 @@ def _scalar(value: Any, where: str) -> str:
     if isinstance(value, float):
         return float_text(_finite(value, where))
     if isinstance(value, str):
-        try:
-            value.encode()
-        except UnicodeEncodeError:
-            raise PublishError(f"{where}: {value!r:.60} cannot be written as UTF-8") from None
+        _check_text(value, where)
     return jsontext.dumps(value)
+
+
+def _check_text(value: Any, where: str) -> None:
+    if not isinstance(value, str):
+        raise PublishError(f"{where}: {value!r:.60} is no text")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise PublishError(f"{where}: {value!r:.60} cannot be written as UTF-8") from None
 
 
 # ---- layout -----------------------------------------------------------------------------------
