@@ -445,7 +445,10 @@ def test_weights_without_a_checkpoint_load_with_or_without_a_config(
     with pytest.raises(NoCheckpoint, match=r"weights without a checkpoint: meta\.json"):
         load(path)
     st.save_file({"w": torch.ones(2)}, tmp_path / "model.safetensors")
+    st.save_file({"lora": torch.ones(2)}, tmp_path / "adapter_model.safetensors")
+    (tmp_path / "adapter_config.json").write_text("{}")
     assert load_any(tmp_path).config == {}
+    assert list(load_any(tmp_path).state_dict) == ["w"]
 
 
 def test_a_meta_beside_sharded_weights_is_a_checkpoint(golden: Path, tmp_path: Path) -> None:
@@ -625,6 +628,11 @@ def test_a_pickle_that_would_run_code_never_does(
 def test_a_damaged_extra_is_refused_before_it_is_unpickled(tmp_path: Path) -> None:
     path = small(tmp_path / "step_1", extras={"optimizer": {"state": torch.ones(100)}})
     flip(path / "optimizer.pt", 500)
+    with pytest.raises(DamagedCheckpoint, match=r"optimizer\.pt: chunk 0: blake3 is"):
+        load(path, trust=True)
+    manifest = json.loads((path / "manifest.json").read_text())
+    del manifest["ckpt"]
+    (path / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(DamagedCheckpoint, match=r"optimizer\.pt: sha256 is"):
         load(path, trust=True)
     (path / "manifest.json").unlink()

@@ -99,6 +99,26 @@ def test_a_second_save_waits_for_the_first(tmp_path: Path) -> None:
         assert load(tmp_path / f"step_{step}").state_dict["w"].tolist() == [step] * 4
 
 
+def test_a_ctrl_c_while_waiting_does_not_let_the_next_copy_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weight = torch.ones(4)
+    with held() as gate, AsyncSaver() as saver:
+        saver.save(tmp_path / "step_1", {"w": weight}, **FACTS)
+        with monkeypatch.context() as patched:
+            patched.setattr(threading.Thread, "join", interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                saver.save(tmp_path / "step_2", {"w": weight.mul(2)}, **FACTS)
+        gate.set()
+        assert saver.wait() == tmp_path / "step_1"
+    assert load(tmp_path / "step_1").state_dict["w"].tolist() == [1.0] * 4
+    assert not (tmp_path / "step_2").exists()
+
+
+def interrupt(_thread: threading.Thread) -> None:
+    raise KeyboardInterrupt
+
+
 def test_a_failure_is_raised_once_at_the_next_call_and_the_one_after_saves(
     tmp_path: Path,
 ) -> None:

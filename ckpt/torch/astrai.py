@@ -7,6 +7,7 @@ broadcasting and reading are others' business; this is where they meet.
 import logging
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -233,9 +234,11 @@ def _loaded(
 
 def _object(opened: Opened, name: str, *, verify: bool) -> dict[str, Any]:
     value, data = opened.json(name)
-    expected = opened.sha256_of(name) if verify else None
-    if expected is not None:
-        extra_files.compare(data, f"{opened.path}: {name}", expected)
+    expected = opened.recorded(name).sha256 if verify else None
+    found = sha256(data).hexdigest()
+    if expected is not None and found != expected:
+        told = f"sha256 is {found[:12]}…, recorded is {expected[:12]}…"
+        raise DamagedCheckpoint(f"{opened.path}: {name}: {told}", path=str(opened.path))
     return value
 
 
@@ -263,16 +266,17 @@ def _extras(opened: Opened, chosen: _Choice, *, verify: bool) -> dict[str, Any]:
     for key, name in zip(keys, there, strict=True):
         if chosen.wanted is not None and key not in chosen.wanted:
             continue
-        listed = opened.manifest.files.get(name) if opened.manifest else None
-        is_listed = opened.manifest is None or listed is not None
+        is_listed = opened.manifest is None or name in opened.manifest.files
         is_trusted = extra_files.is_trusted(key, chosen.trust, is_listed=is_listed)
         if not is_listed and not is_trusted:
             _log.warning("%s: %s: not loaded: the manifest does not list it", opened.path, name)
             continue
-        sha256 = listed.sha256 if listed and verify else None
+        recorded = opened.recorded(name) if verify else extra_files.NOTHING_RECORDED
+        where = f"{opened.path}: {name}"
         with fs.File(opened.directory.inside(name)) as file:
-            where = f"{opened.path}: {name}"
-            read[key] = extra_files.read_pickle(file, where, sha256=sha256, is_trusted=is_trusted)
+            read[key] = extra_files.read_pickle(
+                file, where, recorded=recorded, is_trusted=is_trusted
+            )
     return read
 
 

@@ -134,8 +134,12 @@ class AsyncSaver:
         Raises:
             CheckpointError: it failed. It is raised once.
         """
-        write, self._write = self._write, None
-        return None if write is None else write.result()
+        write = self._write
+        if write is None:
+            return None
+        write.join()  # a Ctrl-C here leaves it to be waited for: it still reads the host memory
+        self._write = None
+        return write.result()
 
     def close(self) -> None:
         """Wait for the save that is being written, and free the host memory.
@@ -167,9 +171,12 @@ class _Write:
         _unreported.add(self)
         self._thread.start()
 
-    def result(self) -> Path | None:
-        """Wait for the end; raise what went wrong."""
+    def join(self) -> None:
+        """Wait for the end."""
         self._thread.join()
+
+    def result(self) -> Path | None:
+        """Return where it was published, or raise what went wrong."""
         _unreported.discard(self)
         if self._error is not None:
             raise self._error
@@ -195,7 +202,7 @@ class _Write:
 def _report() -> None:
     """Say what nobody asked for before the interpreter ended."""
     for write in list(_unreported):
-        write._thread.join()  # noqa: SLF001 - of this module
+        write.join()
         if (words := write.words()) is not None:
             _log.error("%s", words)
 

@@ -3,7 +3,6 @@
 Names which files may be unpickled and how; knows nothing of what an optimizer or scheduler is.
 """
 
-import hashlib
 import io
 import re
 from collections.abc import Collection
@@ -14,11 +13,13 @@ import torch
 from ckpt import fs
 from ckpt.errors import CheckpointError, DamagedCheckpoint, PublishError, Untrusted
 from ckpt.onepass import Sink
+from ckpt.torch.filling import Recorded, Segment, fill
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
 SUFFIX = ".pt"
+NOTHING_RECORDED = Recorded()
 Trust: TypeAlias = bool | Collection[str]
 """What may be unpickled in full: False nothing, True all that the manifest lists, names those."""
 
@@ -42,22 +43,18 @@ def write_extra(key: str, value: Any, sink: Sink) -> None:
 
 
 def read_pickle(
-    file: fs.File, where: str, *, sha256: str | None = None, is_trusted: bool = False
+    file: fs.File, where: str, *, recorded: Recorded = NOTHING_RECORDED, is_trusted: bool = False
 ) -> Any:
     """Load one `.pt` file onto the CPU, its bytes compared before anything of them is used.
 
-    `where` names it in messages. `sha256` None: nothing is compared. `is_trusted` lets the file
-    run code, as pickles can.
+    `where` names it in messages. `is_trusted` lets the file run code, as pickles can.
 
     Raises:
         DamagedCheckpoint: the bytes are not the recorded ones, or cannot be loaded.
         Untrusted: the file needs full unpickling, and that was not allowed.
     """
-    if sha256 is not None:
-        digest = hashlib.sha256()
-        for block in file.blocks():
-            digest.update(block)
-        _check(digest.hexdigest(), where, sha256)
+    if recorded != NOTHING_RECORDED:
+        _compare(file, where, recorded)
     try:
         stream = io.BufferedReader(_Stream(file))
         return torch.load(stream, map_location="cpu", weights_only=not is_trusted)
@@ -70,15 +67,6 @@ def read_pickle(
         raise DamagedCheckpoint(message, path=where) from error
 
 
-def compare(data: bytes, where: str, expected: str) -> None:
-    """Compare the bytes of a small file with its recorded sha256.
-
-    Raises:
-        DamagedCheckpoint: they are not the recorded ones.
-    """
-    _check(hashlib.sha256(data).hexdigest(), where, expected)
-
-
 def is_trusted(key: str, trust: Trust, *, is_listed: bool) -> bool:
     """Whether a file may be unpickled in full; one that nothing lists must be named."""
     if isinstance(trust, bool):
@@ -89,10 +77,18 @@ def is_trusted(key: str, trust: Trust, *, is_listed: bool) -> bool:
 # ---- private ----------------------------------------------------------------------------------
 
 
-def _check(found: str, where: str, expected: str) -> None:
-    if found != expected:
-        message = f"{where}: sha256 is {found[:12]}…, recorded is {expected[:12]}…"
-        raise DamagedCheckpoint(message, path=where)
+def _compare(file: fs.File, where: str, recorded: Recorded) -> None:
+    size = file.opened_as.size_bytes
+    try:
+        mismatches = fill(file, [Segment(where, 0, size, _nowhere)], recorded)
+    except EOFError as error:
+        raise DamagedCheckpoint(f"{where}: {error}", path=where) from error
+    if mismatches:
+        raise DamagedCheckpoint(f"{where}: {mismatches[0].message}", path=where)
+
+
+def _nowhere(_offset: int, _data: memoryview) -> None:
+    """Take bytes that are only hashed."""
 
 
 def _untrusted(file: fs.File, where: str, error: Exception) -> Untrusted:

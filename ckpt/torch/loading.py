@@ -212,7 +212,7 @@ def _sources(
         if segments[-1].end != file.opened_as.size_bytes:
             message = f"{opened.path}: {name}: replaced while it was opened"
             raise DamagedCheckpoint(message, path=str(opened.path))
-        recorded = _recorded(opened, name) if verify else Recorded()
+        recorded = opened.recorded(name) if verify else Recorded()
         sources.append(_Source(name, file, found, segments, recorded))
     return sources
 
@@ -254,14 +254,6 @@ def _sender(tensor: torch.Tensor) -> Callable[[int, memoryview], None]:
 def _is_reachable(tensor: torch.Tensor) -> bool:
     """Whether bytes of a file can be put into a tensor's memory as they come."""
     return tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
-
-
-def _recorded(opened: Opened, name: str) -> Recorded:
-    manifest = opened.manifest
-    if manifest is None or name not in manifest.files:
-        return Recorded()
-    chunks = manifest.chunks.get(name, ())
-    return Recorded(manifest.files[name].sha256, manifest.chunk_bytes, chunks)
 
 
 def _hurt(name: str, mismatch: Mismatch, found: tuple[Tensor, ...]) -> _Hurt:

@@ -31,10 +31,12 @@ from ckpt.formats.huggingface import HuggingFace
 from ckpt.generations import resolve_path
 from ckpt.manifest import NAME as MANIFEST
 from ckpt.manifest import Manifest, read_manifest
+from ckpt.torch.filling import Recorded
 
 LOOKED_FOR = f"{META} (a checkpoint), {WEIGHTS} or {INDEX} (weights)"
 ATTEMPTS = 3
 _MAX_JSON_BYTES = 64 << 20
+_ADAPTER = "adapter_model.safetensors"
 _BEARABLE = frozenset({"unlisted-pickle"})  # AstrAI would run it; here it is not opened
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -64,10 +66,12 @@ class Opened:
             files.setdefault(tensor.file, []).append(tensor)
         return {file: tuple(tensors) for file, tensors in files.items()}
 
-    def sha256_of(self, name: str) -> str | None:
-        """The recorded hash of a file, None where nothing is recorded."""
-        listed = self.manifest.files.get(name) if self.manifest else None
-        return listed.sha256 if listed else None
+    def recorded(self, name: str) -> Recorded:
+        """What is recorded of the bytes of a file."""
+        if self.manifest is None or name not in self.manifest.files:
+            return Recorded()
+        chunks = self.manifest.chunks.get(name, ())
+        return Recorded(self.manifest.files[name].sha256, self.manifest.chunk_bytes, chunks)
 
     def json(self, name: str) -> tuple[dict[str, Any], bytes]:
         """Return an object and the bytes that it was read from; nothing where it is not there."""
@@ -148,7 +152,7 @@ def _open(path: Path, stack: ExitStack) -> Opened:
     if META in names or MANIFEST in names:
         opened = _open_checkpoint(path, directory, inside, names)
     elif WEIGHTS in names or INDEX in names:
-        seen = HuggingFace().read(inside)
+        seen = _shards(inside)
         opened = Opened(path, directory, seen, None, is_checkpoint=False)
     else:
         raise _nothing(path, "neither a checkpoint nor weights")
@@ -159,13 +163,19 @@ def _open(path: Path, stack: ExitStack) -> Opened:
 def _open_checkpoint(path: Path, directory: fs.Directory, inside: Path, names: set[str]) -> Opened:
     seen = AstrAI().read(inside)
     if INDEX in names and WEIGHTS not in names:
-        shards = HuggingFace().read(inside)
+        shards = _shards(inside)
         findings = (*seen.findings, *shards.findings)
         seen = replace(seen, tensors=shards.tensors, findings=findings)
     manifest = None
     if MANIFEST in names:
         manifest = read_manifest(fs.read_small(inside / MANIFEST, _MAX_JSON_BYTES))
     return Opened(path, directory, seen, manifest, is_checkpoint=True)
+
+
+def _shards(inside: Path) -> Checkpoint:
+    """Read weights as their index tells; an adapter that lies beside them is not of them."""
+    seen = HuggingFace().read(inside)
+    return replace(seen, tensors=tuple(t for t in seen.tensors if t.file != _ADAPTER))
 
 
 def _refuse(path: Path, seen: Checkpoint) -> None:
