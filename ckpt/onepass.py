@@ -78,7 +78,7 @@ class HashedFile:
         self._file = fs.DirectFile(path)
         self._digest = hashlib.sha256()
         self._chunks = _ChunkHashes()
-        self._block = _Block()
+        self._block = _Block(is_first=True)
         self._crew: _Crew | None = None
 
     def __enter__(self) -> Self:
@@ -170,8 +170,9 @@ class _Block:
 
     __slots__ = ("filled", "memory", "offset", "users", "written")
 
-    def __init__(self) -> None:
-        self.memory = fs.aligned_memory(_BLOCK_BYTES)
+    def __init__(self, *, is_first: bool = False) -> None:
+        # a small file has no other block than the first and fills little of it
+        self.memory = fs.aligned_memory(_BLOCK_BYTES, in_large_pages=not is_first)
         self.filled = 0
         self.offset = 0
         self.written = 0  # how much of it a thread is to write

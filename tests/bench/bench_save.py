@@ -42,22 +42,22 @@ def run(quick: bool) -> list[Row]:
         rounds = measure(ways, 3 if quick else 11)
         extra = memory_over_the_state_dict(home, size)
     seconds = {name: statistics.median(times) for name, times in rounds.items()}
-    ours, again = seconds["ours"], seconds["republish"]
-    note = f"{size >> 20} MiB; {len(rounds['ours'])} rounds; medians"
+    note = f"{size >> 20} MiB; median of {len(rounds['ours'])} pairs; durable save "
+
+    def beside(name: str, other: str, bar: float = NO_BAR, ours: str = "ours") -> Row:
+        pairs = zip(rounds[ours], rounds[other], strict=False)  # of some there are fewer rounds
+        ratio = statistics.median(one / two for one, two in pairs)
+        text = f"{note}{seconds[ours]:.2f} s, this {seconds[other]:.2f} s"
+        return Row(name, ratio, None, bar, "times", text)
+
     rows = [
-        Row("durable save / AstrAI's way", ours, seconds["astrai"], 0.5, "s", note),
-        Row("durable save / save_file + fsync", ours, seconds["save_file"], 1.0, "s", note),
-        Row("republish over a name / fresh save", again, ours, 1.3 if quick else 1.05, "s", note),
+        beside("durable save / AstrAI's way", "astrai", 0.5),
+        beside("durable save / save_file + fsync", "save_file", 1.0),
+        beside("republish over a name / fresh save", "ours", 1.3 if quick else 1.05, "republish"),
         Row("memory over the state dict", extra, None, 64.0, "MiB"),
-        Row("durable save / sha256 on one core", ours, seconds["sha256"], NO_BAR, "s", note),
-        Row("write_tensors alone / durable save", seconds["write_tensors"], ours, NO_BAR, "s"),
     ]
-    rows += [
-        Row(f"durable save / {name}", ours, seconds[name], NO_BAR, "s", note)
-        for name in ("torch.save", "DCP")
-        if name in seconds
-    ]
-    return rows
+    others = [name for name in BESIDE if name in rounds]
+    return rows + [beside(f"durable save / {name}", name) for name in others]
 
 
 NO_BAR = float("inf")
