@@ -238,10 +238,9 @@ class MonitorApp(App[None]):
     def ask(self, command: str, key: str | None) -> None:
         """Show the plan that a command means for a row, and carry it out if that is confirmed."""
         from ckpt.errors import Refused
-        from ckpt.present.plans import plan_lines
         from monitor.planning import plan_of, reason
         from monitor.screens.confirm import ConfirmScreen
-        from monitor.work import BUTTONS, question_of, work_of
+        from monitor.work import BUTTONS, lines_of, question_of, work_of
 
         if self.shown is None:
             self.say("the checkpoints were not looked at yet")
@@ -260,7 +259,7 @@ class MonitorApp(App[None]):
         assert view.journal is not None  # or there would be no plan
         screen = ConfirmScreen(
             question_of(plan, view.journal),
-            plan_lines(plan, now)[1:],
+            lines_of(plan, now),
             BUTTONS[plan.verb],
             ascii_only=self.options.is_ascii,
         )

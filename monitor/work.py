@@ -4,15 +4,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ckpt.present import Tone, visible
+from ckpt.present import Cell, Tone, visible
 from monitor.feed import sentence
 
 if TYPE_CHECKING:
     from ckpt.generations import Plan
     from ckpt.operation import Operation
+    from ckpt.present.plans import Line
     from ckpt.reflog import Journal
     from monitor.job import Ended
 
+FEW = 6
 BUTTONS = {
     "rollback": "Roll back",
     "withdraw": "Send back",
@@ -49,6 +51,17 @@ def question_of(plan: "Plan", journal: "Journal") -> str:
         slots = title.rpartition(": ")[2]
         title = f"{plan.verb} #{entry.sequence}, the {visible(entry.verb)} of {slots}"
     return f"{title[:1].upper()}{title[1:]}?"
+
+
+def lines_of(plan: "Plan", now: float) -> tuple["Line", ...]:
+    """Say what a plan will do; one of many changes says what it costs first, then each of them."""
+    from ckpt.present.plans import plan_lines
+
+    _, *lines = plan_lines(plan, now, most=FEW)
+    _, *in_full = plan_lines(plan, now)
+    if len(lines) == len(in_full):
+        return tuple(lines)
+    return (*lines, (), (Cell("  in full", Tone.DIM),), *in_full)
 
 
 def work_of(plan: "Plan") -> Work:

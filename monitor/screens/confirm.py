@@ -16,6 +16,7 @@ from textual.screen import Screen
 
 from ckpt.present import Cell, Tone, shorten
 from monitor.commands import Where, bindings_of, commands_of, key_line
+from monitor.screens.base import wrapped
 from monitor.widgets.painted import PaintedLines
 from monitor.widgets.scrolled_lines import ScrolledLines
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 OPENING_S = 0.4  # nobody has read the question sooner
 BURST_S = 0.1  # two keys closer than that came out of a paste, or together over a slow link
 QUIET_S = 1.0  # after such keys it must have been quiet for so long
-LOW, ROOMY = 8, 12
+ROOMY = 12  # from this height on there are blank lines around the buttons
 _MOVES = frozenset({"down", "up", "first", "last", "half_page_down", "half_page_up"})
 _COMMANDS = {key: each for each in commands_of(Where.QUESTION) for key in each.keys}
 TOO_FAST = Cell(" that came too fast to be meant: press it again", Tone.WARN)
@@ -148,12 +149,12 @@ class ConfirmScreen(Screen[bool], inherit_bindings=False):
 
     def on_click(self, event: events.Click) -> None:
         """Press the button that was clicked."""
-        if event.widget is not self.foot or event.y != self._button_line:
+        if event.screen_y != self.foot.region.y + self._button_line:
             return
         self._key_at = event.time
         start = 1
         for at, text in enumerate(self._button_texts()):
-            if start <= event.x < start + cell_len(text):
+            if start <= event.screen_x < start + cell_len(text):
                 self._marked = at
                 self.action_command("press")
             start += cell_len(text) + 2
@@ -165,19 +166,20 @@ class ConfirmScreen(Screen[bool], inherit_bindings=False):
 
     @property
     def _button_line(self) -> int:
-        return 1 if self.size.height >= LOW else 0
+        return 1 if self.size.height >= ROOMY else 0
 
     def _paint(self) -> None:
         width, height = self.size
-        question = (Cell(f" {shorten(self._question, width - 2)}", Tone.ACCENT),)
+        most = min(3, max(1, height // 5))
+        parts = wrapped(shorten(self._question, max(1, width - 6) * most), max(1, width - 2))
         rule = [(Cell("─" * width, Tone.DIM),)] if height >= ROOMY else []
-        self.head.paint([question, *rule])
+        self.head.paint([*((Cell(f" {part}", Tone.ACCENT),) for part in parts[:most]), *rule])
         buttons = [Cell(" ")]
         for at, text in enumerate(self._button_texts()):
             buttons.append(Cell(text, Tone.ACCENT if at == self._marked else Tone.DIM))
             buttons.append(Cell("  "))
         said = (TOO_FAST,) if self._was_too_fast else key_line(self.where, width)
-        blank: list[tuple[Cell, ...]] = [()] if height >= LOW else []
+        blank: list[tuple[Cell, ...]] = [()] if height >= ROOMY else []
         self.foot.paint([*blank, tuple(buttons), *blank, said])
         self.head.take_lines(self.head.line_count)
         self.foot.take_lines(self.foot.line_count)
