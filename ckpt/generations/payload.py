@@ -21,6 +21,9 @@ from ckpt.formats.base import NOTHING_INSIDE, Format, Inside, generations_inside
 SETTLED_S = 2.0
 """Times of a file system may be this coarse: what changed later than that is looked at again."""
 
+UNREADABLE = "unreadable"
+"""The id of a payload that cannot be read to be told from others."""
+
 _MANIFEST_NAMES = ("manifest.json", "kt_adapter_manifest.json")
 _ADDED_LATER = ("metric.jsonl", "tokenizer")
 _MAX_SMALL_JSON_BYTES = 1 << 16
@@ -197,5 +200,5 @@ def _digest(payload: Payload) -> str:
             elif found and not payload.names:
                 digest.update(_sample(path))
     except OSError:
-        digest.update(b"unreadable")
+        return UNREADABLE
     return digest.hexdigest()[:12]

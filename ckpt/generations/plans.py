@@ -10,8 +10,12 @@ from pathlib import Path
 
 from ckpt.checkpoint import Generation, Slot, State, Verdict, first_error
 from ckpt.errors import Refused
+from ckpt.formats.directory import step_in_name
 from ckpt.phrases import duration
 from ckpt.reflog import Change, Entry, Journal
+
+UNSEEN_CODES = frozenset({"permission-denied", "unreadable"})
+"""Codes of findings which say that a slot is there and nothing can be said of it."""
 
 BUSY_TRAINER_S = 60.0
 """A trainer that wrote this shortly ago may save again at any moment."""
@@ -85,8 +89,10 @@ def plan_withdraw(known: Known, *, to_step: int) -> Plan:
     """Plan to send a run back to a step: every later slot is withdrawn, as one plan.
 
     Raises:
-        Refused: nothing is later, nothing would be left, or what would is known to be damaged.
+        Refused: nothing is later, nothing would be left, what would is known to be damaged, or a
+            slot that may be later cannot be looked at.
     """
+    _refuse_unseen(known, to_step)
     live = [(slot, slot.live) for slot in known.slots if slot.live is not None]
     later = [(slot, each) for slot, each in live if each and (each.step or -1) > to_step]
     kept = [(slot, each) for slot, each in live if each and each.step is not None]
@@ -231,7 +237,8 @@ def _slot_named(known: Known, name: str) -> Slot:
 
 def _slot_to_roll_back(known: Known) -> Slot:
     for slot in known.slots:
-        if any(each.state is State.RETIRED for each in slot.generations):
+        others = (each for each in slot.generations if each.state is State.RETIRED)
+        if not all(map(slot.is_live_too, others)):
             return slot
     hint = "only what was saved again under its name leaves one; see also --to-step"
     raise _refused(known, "nothing to roll back to: no slot has a retired generation", hint)
@@ -242,6 +249,7 @@ def _generation(slot: Slot, wanted: str | None) -> Generation:
         each
         for each in slot.generations
         if each.state not in (State.LIVE, State.TRASH)
+        and not slot.is_live_too(each)
         and (wanted is not None or each.state is State.RETIRED)
     ]
     begun = [each for each in others if wanted is None or each.id.startswith(wanted)]
@@ -258,6 +266,18 @@ def _generation(slot: Slot, wanted: str | None) -> Generation:
     listed = ", ".join(each.id for each in others[:4])
     hint = f"there are {listed}" if listed else "there is nothing to go back to"
     raise Refused(f"{slot.name}: {which}", path=str(slot.path), hint=hint)
+
+
+def _refuse_unseen(known: Known, to_step: int) -> None:
+    """Refuse where a slot that cannot be looked at may be one of those to withdraw."""
+    for slot in known.slots:
+        wrong = first_error(slot.findings)
+        if slot.live is not None or wrong is None or wrong.code not in UNSEEN_CODES:
+            continue
+        step = step_in_name(slot.name.rpartition("/")[2])
+        if step is None or step > to_step:
+            hint = f"it may be later than step {to_step:,}: look at it first"
+            raise _refused(known, f"cannot tell what is live: {wrong.message}", hint)
 
 
 def _refuse_damaged(known: Known, slot: str, target: Generation) -> None:

@@ -17,7 +17,7 @@ from ckpt.errors import PublishError
 from ckpt.formats import format_of
 from ckpt.generations.find import home_of, slot_name
 from ckpt.generations.names import TOKEN_LENGTH, hidden_name
-from ckpt.generations.payload import look
+from ckpt.generations.payload import UNREADABLE, look
 from ckpt.generations.plans import Swapped
 from ckpt.generations.swap import Move, carry, id_at, settle
 from ckpt.lock import swap_lock, writing
@@ -135,6 +135,8 @@ def _sealed(attempt: _Attempt) -> str:
         raise PublishError(f"{target}: not published: nothing was written", path=str(target))
     payload = look(staging)
     wrong = first_error(payload.glance.findings) if payload.glance else None
+    if payload.id == UNREADABLE:
+        raise OSError(errno.EIO, "what was written cannot be read back", str(staging))
     if payload.glance is None or wrong or payload.glance.complete is False:
         why = wrong.message if wrong else "what was written is not whole"
         raise PublishError(f"{target}: not published: {why}", path=str(target))

@@ -4,6 +4,7 @@ Renames and exchanges only, and makes them durable; nothing is ever deleted here
 the run's lock and has recorded its intent.
 """
 
+import errno
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from pathlib import Path
 from ckpt import fs
 from ckpt.checkpoint import first_error
 from ckpt.generations import kt, names
-from ckpt.generations.payload import Payload, look
+from ckpt.generations.payload import UNREADABLE, Payload, look
 from ckpt.reflog import Change
 
 
@@ -101,11 +102,13 @@ def id_at(path: Path) -> str | None:
     """Return the id of the payload that stands at a name, None when no checkpoint does.
 
     Raises:
-        OSError: what stands there cannot be looked at.
+        OSError: what stands there cannot be looked at, or not be told from others.
     """
     payload = look(path)
     if payload.error is not None and not payload.is_gone:
         raise payload.error
+    if payload.id == UNREADABLE:
+        raise OSError(errno.EIO, "cannot be read, to tell which generation it is", str(path))
     return payload.id if payload.glance is not None else None
 
 
