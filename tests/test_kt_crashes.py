@@ -8,6 +8,7 @@ import os
 import shutil
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,8 @@ from ckpt.generations.kt import make_live, publish_kt
 from ckpt.generations.kt_retired import list_retired, prune_kt, set_aside_kt
 from ckpt.generations.kt_slot import kt_slot, live_generation
 from ckpt.operation import drive
+from ckpt.selftest.powercut import PowerCuts
+from ckpt.selftest.tree import mark, put, take
 
 # ---- a fault and a crash at every call --------------------------------------------------------
 
@@ -313,7 +316,7 @@ def test_a_roll_back_stopped_at_any_call_is_ended_by_recovery(
         try:
             with fs.hooked(Stop(at, make, is_crash=make is Crashed)):
                 drive(carry_out(plan))
-        except (CheckpointError, Crashed):
+        except (CheckpointError, OSError, Crashed):
             pass
         where = f"call {at} of {total}"
         drive(recover(run))
@@ -342,3 +345,93 @@ def test_a_save_that_died_at_any_call_is_ended_by_recovery(tmp_path: Path) -> No
         done = [entry for entry in reflog.read(run).entries if entry.outcome == "done"]
         assert live_at(run) == done[-1].changes[0].after, where
         runs.check_nothing_lost(run, published, where)
+
+
+# ---- power cuts -------------------------------------------------------------------------------
+
+
+def keep_every_call(_call: fs.Call) -> bool:
+    return False
+
+
+def cut_off(
+    run: Path, act: Callable[[Path], object], is_dropped: Callable[[fs.Call], bool]
+) -> list[tuple[bool, dict[str, bytes | None]]]:
+    """Return (whether the act had returned, the run) for all that power cuts may leave of it.
+
+    Calls that are dropped are taken as not made.
+    """
+    before = take(run)
+    calls: list[fs.Call] = []
+    with fs.hooked(lambda call: calls.append(with_own_data(call))):
+        act(run)
+    dropped = [at for at, call in enumerate(calls) if is_dropped(call)]
+    found = {}
+    for made, picture in PowerCuts(str(run), before, calls, dropped).states():
+        is_done = made == len(calls)
+        found[is_done, mark(picture)] = is_done, picture
+    return list(found.values())
+
+
+def with_own_data(call: fs.Call) -> fs.Call:
+    """A call whose data stays when its buffer is used again."""
+    return replace(call, data=bytes(call.data)) if call.data is not None else call
+
+
+def wrong_after_cuts(
+    runs: Runs,
+    act: Callable[[Path], object],
+    is_dropped: Callable[[fs.Call], bool] = keep_every_call,
+) -> list[str]:
+    """What a power cut at any moment of an act on a run of two generations does wrong."""
+    run, published = runs.fresh()
+    was_live = live_at(run)
+    states = cut_off(run, act, is_dropped)
+    is_live = live_at(run)
+    assert len(states) >= 8
+    wrong = []
+    for is_done, picture in states:
+        place = run.with_name("cut")
+        shutil.rmtree(place, ignore_errors=True)
+        put(place, picture)
+        try:
+            live = live_at(place)
+            assert live == is_live or (live == was_live and not is_done), f"live is {live}"
+            runs.check_nothing_lost(place, published, "power cut")
+        except (AssertionError, CheckpointError, KeyError) as error:
+            wrong.append(f"done {is_done}: {error}")
+    return wrong
+
+
+@pytest.mark.parametrize("verb", ["save", "roll back"])
+def test_a_power_cut_at_any_moment_loses_nothing(tmp_path: Path, verb: str) -> None:
+    runs = Runs(tmp_path, 1, 2)
+    assert wrong_after_cuts(runs, ACTS[verb]) == []
+
+
+def roll_back(run: Path) -> None:
+    drive(carry_out(plan_rollback(known(run), slot="checkpoint-6")))
+
+
+ACTS = {"save": lambda run: save(run, 3), "roll back": roll_back}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "kt_full_experts-",  # a shard's bytes
+        ".kt_full_experts.index.json.new-",  # the index's bytes
+        "checkpoint-6",  # the names of the shards, and of the index
+    ],
+)
+def test_without_one_of_its_fsyncs_a_power_cut_would_lose_something(
+    tmp_path: Path, name: str
+) -> None:
+    runs = Runs(tmp_path, 1, 2)
+
+    def is_dropped(call: fs.Call) -> bool:
+        is_sync = call.name in ("fsync", "fsync-directory")
+        path = Path(call.path)
+        return is_sync and path.name.startswith(name) and path.parent.name != "kt"
+
+    assert wrong_after_cuts(runs, ACTS["save"], is_dropped) != []
