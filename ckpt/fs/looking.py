@@ -80,6 +80,15 @@ def identity(path: Path | str, *, follow: bool = True) -> Identity | None:
     return identity_of(found)
 
 
+def link_count(path: Path | str) -> int:
+    """Return how many names a file has: its bytes are freed with the last of them.
+
+    Raises:
+        OSError: it cannot be looked at.
+    """
+    return call("stat", path, lambda: os.stat(path, follow_symlinks=False)).st_nlink  # noqa: PTH116 - one call style
+
+
 def stamp(path: Path | str) -> Stamp | None:
     """Return what a path looks like now; one that cannot be looked at looks like its error."""
     try:

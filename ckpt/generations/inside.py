@@ -5,7 +5,10 @@ import time
 from ckpt.checkpoint import Checkpoint, Depth, Finding, Generation, Report, Tensor, worst_first
 from ckpt.errors import NoCheckpoint
 from ckpt.formats import format_named
-from ckpt.formats.base import generations_inside
+from ckpt.generations.kt_kept import KeptIndices
+from ckpt.generations.kt_links import shard_path
+from ckpt.generations.kt_slot import kt_slot
+from ckpt.generations.payload import look
 from ckpt.operation import Found, Operation
 from ckpt.tensorfile import read_header
 from ckpt.verify import verdict_of
@@ -19,7 +22,9 @@ def read_inside(generation: Generation, depth: Depth) -> Checkpoint:
     """
     path = generation.path
     format_ = format_named(generation.format)
-    inside = generations_inside(format_, path).generations if format_ else ()
+    slot = kt_slot(path)
+    seen = KeptIndices(slot.run_dir).tell(look(path))
+    inside = seen.inside.generations
     found = next((each for each in inside if each.id == generation.id), None)
     if format_ is None or found is None:
         raise NoCheckpoint(
@@ -29,7 +34,7 @@ def read_inside(generation: Generation, depth: Depth) -> Checkpoint:
     findings: list[Finding] = []
     if depth is not Depth.NAMES:
         for entry in found.files:
-            header = read_header(path / entry.name, entry.name)
+            header = read_header(shard_path(slot, found.id, entry.name), entry.name)
             tensors += header.tensors
             findings += header.findings
     return Checkpoint(

@@ -14,13 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ckpt import fs
-from ckpt.control import make_control
 from ckpt.errors import CheckpointError, PublishError, Refused
 from ckpt.formats.kt_index import INDEX_NAME
 from ckpt.formats.kt_write import new_generation, remove_own_files
+from ckpt.generations.kt_links import bring_back, links_of, make_kept
 from ckpt.generations.kt_slot import (
     DAMAGED,
-    KEPT,
     KtSlot,
     index_of,
     is_id,
@@ -168,12 +167,13 @@ def make_live(path: Path, generation: str, *, run_dir: Path | None = None) -> No
     """
     slot = kt_slot(path, run_dir)
     data = index_of(slot, generation)
-    missing = missing_from(slot.directory, parsed(data))
+    missing = missing_from(slot.directory, parsed(data), links_of(slot, generation))
     if missing:
         message = f"{slot.name}: generation {generation} is not whole: {missing[0]} is missing"
         raise Refused(message, path=str(slot.directory))
     _keep_live(slot)
     before = fs.identity(slot.directory)
+    bring_back(slot, generation, parsed(data))
     _replace_index(slot, data, mtime_ns=before.mtime_ns if before else None)
 
 
@@ -212,20 +212,6 @@ def _keep_live(slot: KtSlot) -> str | None:
     name = generation if generation is not None and is_id(generation) else None
     kept = slot.kept / f"{name or DAMAGED + hashlib.sha256(data).hexdigest()[:12]}.json"
     if read_if_there(kept) != data:
-        _make_kept(slot)
+        make_kept(slot)
         fs.replace_bytes(kept, data)
     return generation
-
-
-def _make_kept(slot: KtSlot) -> None:
-    """Make the directory of kept indices, each level durable; never through a link."""
-    directory = make_control(slot.run_dir)
-    for part in (KEPT, *Path(slot.name).parts):
-        above, directory = directory, directory / part
-        found = fs.identity(directory, follow=False)
-        if found is None:
-            with suppress(FileExistsError):
-                fs.make_directory(directory)
-            fs.sync_directory(above)
-        elif not found.is_directory:
-            raise OSError(errno.ENOTDIR, "is no directory", str(directory))

@@ -156,7 +156,7 @@ def sweep_kt(path: Path, *, run_dir: Path | None = None) -> int:
     for name in trash:
         path = slot.directory / name
         found = fs.identity(path, follow=False)
-        if found is not None and fs.names_of(path) == 1:
+        if found is not None and fs.link_count(path) == 1:
             freed += found.size_bytes
         fs.unlink(path)
     if trash:

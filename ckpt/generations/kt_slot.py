@@ -135,11 +135,16 @@ def parsed(data: bytes) -> Index:
         return parse_index(None)
 
 
-def missing_from(directory: Path, index: Index) -> list[str]:
-    """The shards of an index that are not there, or not of the size it says."""
+def missing_from(directory: Path, index: Index, links: Path | None = None) -> list[str]:
+    """The shards of an index that are not there, or not of the size it says.
+
+    One that lies among the links of its generation counts as there where its own name is gone.
+    """
     missing = []
     for shard in index.shards:
         found = fs.identity(directory / shard.file) if shard.file is not None else None
+        if found is None and shard.file is not None and links is not None:
+            found = fs.identity(links / shard.file)
         if found is None or not found.is_file or found.size_bytes != shard.size_bytes:
             missing.append(shard.file or f"layer {shard.layer}")
     if not index.is_usable:

@@ -3,7 +3,23 @@
 Only what is not live ever goes: what live checkpoints take is the trainer's own choice.
 """
 
-from ckpt.retention.policies import Kept, Policy, Preview, plan_prune, preview_prune
+from ckpt.retention.policies import (
+    Kept,
+    Policy,
+    Preview,
+    always_kept,
+    plan_prune,
+    preview_prune,
+)
 from ckpt.retention.pruning import prune, retain
 
-__all__ = ["Kept", "Policy", "Preview", "plan_prune", "preview_prune", "prune", "retain"]
+__all__ = [
+    "Kept",
+    "Policy",
+    "Preview",
+    "always_kept",
+    "plan_prune",
+    "preview_prune",
+    "prune",
+    "retain",
+]

@@ -59,11 +59,12 @@ def prune(plan: Plan) -> Operation[int]:
             why = (error.strerror or str(error)).lower()
             yield Note(f"{slot.name}: what was set aside in it is deleted later: {why}")
     for trash in aside.trash:
-        why = _delete(trash.path)
-        if why is None:
-            freed += trash.size_bytes
+        size = _bytes_of_its_own(trash)
+        left = _delete(trash)
+        if left is None:
+            freed += size
         else:
-            yield Note(f"{trash.path.name} is left, to be deleted later: {why}")
+            yield Note(f"{trash.name} is left, to be deleted later: {left}")
     return freed
 
 
@@ -92,19 +93,13 @@ def retain(run_dir: Path, policy: Policy, *, slot: str | None = None) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class _Trash:
-    path: Path
-    size_bytes: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class _Aside:
     """What was taken out of the way and is still to be deleted.
 
     `inside` are the slots among whose own files some of it lies.
     """
 
-    trash: tuple[_Trash, ...]
+    trash: tuple[Path, ...]
     inside: tuple[Path, ...]
 
 
@@ -112,7 +107,7 @@ def _set_aside(plan: Plan) -> _Aside:
     journal = read(plan.run_dir)
     slots = scan(plan.run_dir)
     pairs = _look_again(plan, slots, journal)
-    left = [_Trash(path) for path in _old_trash(slots, {change.slot for change, _ in pairs})]
+    left = list(_old_trash(slots, {change.slot for change, _ in pairs}))
     sequence = intend(plan.run_dir, "prune", plan.changes)
     trash = _to_trash(plan.run_dir, pairs)
     inside = _set_aside_inside(plan.run_dir, pairs)
@@ -147,7 +142,7 @@ def _others(slot: Slot | None) -> Iterator[Generation]:
             yield each
 
 
-def _to_trash(run_dir: Path, pairs: _Pairs) -> list[_Trash]:
+def _to_trash(run_dir: Path, pairs: _Pairs) -> list[Path]:
     trash = []
     parents = {}
     for change, generation in pairs:
@@ -156,7 +151,7 @@ def _to_trash(run_dir: Path, pairs: _Pairs) -> list[_Trash]:
             continue
         name = free_name(path, "trash", generation.id)
         rename(generation.path, name)
-        trash.append(_Trash(name, generation.size_bytes or 0))
+        trash.append(name)
         parents[path.parent] = True
     for parent in parents:
         fs.sync_directory(parent)  # or a power cut may bring back a name over half a payload
@@ -186,6 +181,19 @@ def _old_trash(slots: Sequence[Slot], chosen: set[str]) -> Iterator[Path]:
 
 
 # ---- after it ---------------------------------------------------------------------------------
+
+
+def _bytes_of_its_own(path: Path) -> int:
+    """What no other name holds: a generation that was kept by links may share all of it."""
+    try:
+        found = fs.identity(path, follow=False)
+        if found is None or found.is_symlink:
+            return 0
+        if found.is_directory:
+            return sum(_bytes_of_its_own(path / entry.name) for entry in fs.scan(path))
+        return found.size_bytes if fs.link_count(path) == 1 else 0
+    except OSError:
+        return 0
 
 
 def _delete(trash: Path) -> str | None:
