@@ -59,6 +59,8 @@ def buffer_of(name: str, array: ArrayLike) -> Buffer:
     Raises:
         PublishError: it is no array, or of a dtype that safetensors does not know.
     """
+    if not isinstance(name, str):
+        raise PublishError(f"tensor {name!r}: expected a name of text")
     dtype, shape = getattr(array, "dtype", None), getattr(array, "shape", None)
     if dtype is None or shape is None or not callable(getattr(array, "tobytes", None)):
         raise PublishError(f"tensor {name!r}: expected an array, found {type(array).__name__}")
@@ -68,7 +70,7 @@ def buffer_of(name: str, array: ArrayLike) -> Buffer:
             f"tensor {name!r}: dtype {dtype} cannot be saved",
             hint=f"convert it to one of {', '.join(sorted(_DTYPES))}",
         )
-    return name, spelt, tuple(shape), _data(array)
+    return name, spelt, tuple(int(extent) for extent in shape), _data(array)
 
 
 def _data(array: Any) -> Data:
@@ -104,9 +106,13 @@ def _is_foreign_order(dtype: Any) -> bool:
 
 
 def _identity(array: Any) -> object:
-    """Return what two arrays share that are one: memory, dtype, shape and strides."""
-    interface = getattr(array, "__array_interface__", None)
-    if not isinstance(interface, dict) or 0 in array.shape:
+    """Return what two arrays share that are one: memory, dtype, shape and strides.
+
+    Only numpy's arrays are asked for their memory: that of a scalar, or of what another
+    framework converts on request, is gone again and may lie where the next one's will.
+    """
+    numpy = sys.modules.get("numpy")
+    if numpy is None or not isinstance(array, numpy.ndarray) or not array.size:
         return id(array)
-    place, _ = interface["data"]
-    return place, str(array.dtype), tuple(array.shape), interface["strides"]
+    place, _ = array.__array_interface__["data"]
+    return place, str(array.dtype), array.shape, array.strides

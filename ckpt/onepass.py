@@ -75,11 +75,11 @@ class HashedFile:
     def __init__(self, path: Path) -> None:
         import hashlib  # late: only a writer hashes
 
-        self._file = fs.DirectFile(path)
         self._digest = hashlib.sha256()
         self._chunks = _ChunkHashes()
         self._block = _Block(is_first=True)
         self._crew: _Crew | None = None
+        self._file = fs.DirectFile(path)  # last: what fails before leaves no file behind
 
     def __enter__(self) -> Self:
         return self

@@ -69,6 +69,7 @@ def _checked_size(name: str, dtype: str, shape: Sequence[int], data: Data) -> in
     """Return how many bytes a buffer has, or will have."""
     if name == "__metadata__":
         raise PublishError("a tensor cannot be named __metadata__")
+    _check_text("tensor", name)
     size = math.prod(shape) * DTYPE_BITS[dtype] // 8
     if isinstance(data, memoryview):
         if not data.c_contiguous:
@@ -80,6 +81,15 @@ def _checked_size(name: str, dtype: str, shape: Sequence[int], data: Data) -> in
     return size
 
 
+def _check_text(kind: str, name: str, *more: str) -> None:
+    for text in (name, *more):
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            message = f"{kind} {name!r}: cannot be written as UTF-8"
+            raise PublishError(message) from None
+
+
 def _build_header(
     ordered: Sequence[Buffer], sizes: Sequence[int], metadata: Mapping[str, str] | None
 ) -> bytes:
@@ -88,6 +98,7 @@ def _build_header(
         for key, item in metadata.items():
             if not isinstance(item, str):
                 raise PublishError(f"metadata {key!r}: expected text, found {item!r:.60}")
+            _check_text("metadata", key, item)
         fields["__metadata__"] = dict(sorted(metadata.items()))
     at = 0
     for (name, dtype, shape, _), size in zip(ordered, sizes, strict=True):

@@ -133,6 +133,16 @@ def test_empty_arrays_are_not_tied_by_the_place_where_nothing_lies() -> None:
     assert pack({"a": empty[:0], "b": empty[:0]}).tied == {}
 
 
+def test_scalars_are_not_tied_by_memory_that_they_had_in_turn() -> None:
+    assert pack({"a": np.float32(1), "b": np.float32(2), "c": np.float32(3)}).tied == {}
+
+
+def test_a_name_that_is_no_text_is_refused() -> None:
+    arrays: Any = {"a": np.float32(1), 7: np.float32(2)}
+    with pytest.raises(PublishError, match="tensor 7: expected a name of text"):
+        pack(arrays)
+
+
 def test_no_array_library_is_needed() -> None:
     import subprocess
 

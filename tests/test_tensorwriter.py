@@ -114,6 +114,7 @@ def test_what_is_written_is_read_again(tmp_path: Path, shape: tuple[int, ...]) -
         (("w", "F4", (3,), lambda: memoryview(b"1")), "F4 [3] does not fill whole bytes"),
         (("w", "U8", (2,), memoryview(b"1234")[::2]), "tensor 'w': its buffer is not contiguous"),
         (("__metadata__", "U8", (1,), memoryview(b"1")), "cannot be named __metadata__"),
+        (("\udcff", "U8", (1,), memoryview(b"1")), "tensor '\\udcff': cannot be written as UTF-8"),
     ],
 )
 def test_a_buffer_that_does_not_fit_is_refused_by_name(
