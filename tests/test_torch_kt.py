@@ -13,7 +13,7 @@ import pytest
 from trees import snapshot
 
 from ckpt import fs
-from ckpt.errors import CheckpointError, DoesNotFit, NoCheckpoint
+from ckpt.errors import CheckpointError, DamagedCheckpoint, DoesNotFit, NoCheckpoint
 from ckpt.formats.kt_index import INDEX_NAME
 from ckpt.generations.kt_retired import list_retired, prune_kt
 
@@ -195,6 +195,17 @@ def test_one_layer_comes_as_three_new_contiguous_tensors(saved: Path) -> None:
     with pytest.raises(DoesNotFit) as caught:
         load_kt_layer(saved, 7, {**SHAPES, "up_proj": (2, 3, 5)})
     assert caught.value.message == "layer 7: up_proj has shape [2, 3, 4], expected [2, 3, 5]"
+
+
+def test_one_layer_can_be_had_although_another_is_damaged(saved: Path) -> None:
+    (damaged,) = saved.glob("*-layer-00003.safetensors")
+    damaged.write_bytes(damaged.read_bytes()[:-1])
+    gate, _, _ = load_kt_layer(saved, 7, SHAPES)
+    assert float(gate.flatten()[0]) == 70
+    with pytest.raises(DamagedCheckpoint, match="size 479 bytes, the index says 480"):
+        load_kt_layer(saved, 3, SHAPES)
+    with pytest.raises(DamagedCheckpoint, match="size 479 bytes, the index says 480"):
+        load_kt([layer(3), layer(7)], saved)
 
 
 def test_what_the_real_program_wrote_is_loaded(golden: Path) -> None:

@@ -3,6 +3,7 @@
 The only package of ckpt that imports torch; nothing in ckpt imports it.
 """
 
+from ckpt.ferrotensor import TrainingState, validate_resume
 from ckpt.torch.adapter import (
     LoraAdapter,
     LoraSet,
@@ -37,6 +38,7 @@ __all__ = [
     "LoraAdapter",
     "LoraSet",
     "LoraSettings",
+    "TrainingState",
     "apply_adapter",
     "build_manifest",
     "find",
@@ -63,4 +65,5 @@ __all__ = [
     "save_model",
     "save_set",
     "validate_manifest",
+    "validate_resume",
 ]

@@ -171,7 +171,7 @@ def _opened(directory: Path, stack: ExitStack, *, only: int | None = None) -> di
         seen = KtFull().read(directory / INDEX_NAME)
         try:
             index = read_index(list_shards(directory / INDEX_NAME))
-            _refuse_damage(directory, seen, index)
+            _refuse_damage(directory, seen, index, only)
             return _open_shards(directory, seen, index, stack, only)
         except (DamagedCheckpoint, FileNotFoundError):
             if seen.generation in (tried, None):
@@ -179,11 +179,15 @@ def _opened(directory: Path, stack: ExitStack, *, only: int | None = None) -> di
             tried = seen.generation
 
 
-def _refuse_damage(directory: Path, seen: Checkpoint, index: Index) -> None:
-    """Refuse what is wrong with the index or a shard; what else lies there is the trainer's."""
-    ours = {INDEX_NAME, *index.file_names}
+def _refuse_damage(directory: Path, seen: Checkpoint, index: Index, only: int | None) -> None:
+    """Refuse what is wrong with the index or a shard that is to be read.
+
+    What else lies there is the trainer's; one layer can be had although another is damaged.
+    """
+    files = {shard.file for shard in index.shards if only in (None, shard.layer)}
     for finding in seen.findings:
-        is_ours = finding.file in ours or finding.code == "missing-layer"
+        is_ours = finding.file == INDEX_NAME or finding.file in files
+        is_ours = is_ours or (only is None and finding.code == "missing-layer")
         if finding.severity is Severity.ERROR and is_ours:
             raise DamagedCheckpoint(f"{directory}: {finding.message}", path=str(directory))
     if index.generation != seen.generation:
