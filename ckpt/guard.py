@@ -62,10 +62,15 @@ def guard(
     watcher = Watcher(run_dir, poll_s=poll_s)
     try:
         yield Note(f"guarding {run_dir}: what is published there is kept by hard links")
+        targets = keeper.targets
+        watcher.watch(targets)
         while not is_stopped():
             for sentence in keeper.look():
                 yield Note(sentence)
-            watcher.watch(keeper.targets)
+            if keeper.targets != targets:  # not watched while it was looked at: look once more
+                targets = keeper.targets
+                watcher.watch(targets)
+                continue
             until = time.monotonic() + LOOK_S
             while not is_stopped() and time.monotonic() < until:
                 if watcher.wait(_STOP_S):

@@ -188,13 +188,20 @@ class Output:
         for line in lines:
             (self.out if is_data else self.err).line(*line)
 
-    def done(self, plan: "Plan", *, back: str) -> None:
-        """Write what is live after a plan was carried out, and the verb that takes it back."""
+    def done(self, plan: "Plan", *, back: str | None) -> None:
+        """Write what is live after a plan was carried out, and the verb that takes it back.
+
+        `back` None: none does, what was live before was not whole.
+        """
         from ckpt.present.plans import done_line
 
         self.progress.clear()
-        undo = f"  (ckpt {back} {_quoted(plan.run_dir)} takes it back)"
+        undo = f"  (ckpt {back} {_quoted(plan.run_dir)} takes it back)" if back else ""
         self.out.line(done_line(plan), Cell(undo, Tone.DIM))
+
+    def left_alone(self, warning: str) -> None:
+        """Write what a recovery knows of and does not touch."""
+        self.out.line(Cell(f"  left alone: {visible(warning)}", Tone.DIM))
 
     def pruned(self, plan: "Plan", freed_bytes: int) -> None:
         """Write what a prune came to."""

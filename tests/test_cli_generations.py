@@ -4,8 +4,10 @@ import errno
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -785,3 +787,62 @@ def test_what_is_gone_can_still_be_unpinned(run: Path) -> None:
     result = ckpt("unpin", run, "aaa")
     assert result.stdout == f"{OLD} is pinned no more\n"
     assert read_pins(run) == set()
+
+
+# ---- a guard --------------------------------------------------------------------------------
+
+
+def publish_as_a_foreign_trainer_does(run: Path, step: int) -> None:
+    """Stage beside the name, rename, and delete what was there before."""
+    put_checkpoint(run / ".last.tmp-foreign0", step)
+    if (run / "last").exists():
+        (run / "last").rename(run / ".last.retired-foreign0")
+    (run / ".last.tmp-foreign0").rename(run / "last")
+    shutil.rmtree(run / ".last.retired-foreign0", ignore_errors=True)
+
+
+def test_a_guard_keeps_what_a_trainer_deletes_until_it_is_stopped(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    publish_as_a_foreign_trainer_does(run, 8)
+    guard = subprocess.Popen(
+        [*PROGRAM, "guard", str(run), "--poll", "0.1"], stdout=subprocess.PIPE, text=True
+    )
+    assert guard.stdout is not None
+    assert "guarding" in guard.stdout.readline()
+    assert guard.stdout.readline().endswith(", step 8\n")
+    publish_as_a_foreign_trainer_does(run, 9)
+    assert guard.stdout.readline().endswith(", step 9\n")
+    guard.terminate()
+    said, _ = guard.communicate(timeout=20)
+    assert said.splitlines()[-1] == "stopped: 2 generations kept"
+    assert guard.returncode == 0
+    before = (run / "last" / "model.safetensors").read_bytes()
+    result = ckpt("rollback", run, "--yes")
+    assert result.exit_code == 0
+    assert (run / "last" / "model.safetensors").read_bytes() != before
+    assert document("log", run)["entries"][-1]["verb"] == "rollback"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+def test_a_guard_told_as_a_document(tmp_path: Path, number: signal.Signals) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    publish_as_a_foreign_trainer_does(run, 8)
+    guard = subprocess.Popen(
+        [*PROGRAM, "guard", str(run), "--json"], stdout=subprocess.PIPE, text=True
+    )
+    while not any(run.glob(".last.retired-*")):
+        time.sleep(0.02)
+        assert guard.poll() is None
+    guard.send_signal(number)
+    said, _ = guard.communicate(timeout=20)
+    told = json.loads(said)
+    assert list(told) == ["schema", "run", "kept", "told"]
+    assert (told["schema"], told["kept"]) == ("ckpt.guard/1", 1)
+
+
+def test_a_guard_of_nothing_is_one_sentence(tmp_path: Path) -> None:
+    result = ckpt("guard", tmp_path / "no")
+    assert result.exit_code == 2
+    assert result.stderr == f"ckpt: {tmp_path}/no: no such directory\n"

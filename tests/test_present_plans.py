@@ -68,8 +68,8 @@ TABLE = [
         ],
     ),
     (
-        Plan("withdraw", Path("run"), WITHDRAWN, target=replace(TARGET, path=Path("run/sub/step_8")),
-             steps_given_up=1),
+        Plan("withdraw", Path("run"), WITHDRAWN, steps_given_up=1,
+             target=replace(TARGET, path=Path("run/sub/step_8"))),
         [
             "send the run back to step 800: withdraw 3 slots",
             "  is withdrawn   step_11  00000000000b",

@@ -7,7 +7,7 @@ import click
 
 from ckpt.cli.change import log, recover, redo, rollback, undo
 from ckpt.cli.frame import Commands
-from ckpt.cli.keep import pin, prune, unpin
+from ckpt.cli.keep import guard, pin, prune, unpin
 from ckpt.cli.look import list_, show, status, verify
 
 __all__ = ["main"]
@@ -41,6 +41,6 @@ def main() -> None:
 for command in (
     *(status, list_, show, verify),
     *(log, rollback, undo, redo, recover),
-    *(prune, pin, unpin),
+    *(prune, pin, unpin, guard),
 ):
     main.add_command(command)

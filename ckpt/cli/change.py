@@ -23,7 +23,7 @@ from ckpt.cli.planned import (
 )
 
 if TYPE_CHECKING:
-    from ckpt.generations import Known
+    from ckpt.generations import Known, Plan
     from ckpt.output import Output
     from ckpt.reflog import Change
 
@@ -131,6 +131,8 @@ def recover(output: "Output", run_dir: Path, *, dry_run: bool) -> int:
         output.document(done_json(plan, changes=_ended(known), told=told))
     elif not told:
         output.out.line("nothing to recover")
+        for each in plan.warnings:
+            output.left_alone(each)
     return 0
 
 
@@ -152,8 +154,23 @@ def _act(output: "Output", planned: Planned, how: How) -> int:
 
         output.document(done_json(plan, sequence=swapped.sequence))
     else:
-        output.done(plan, back="redo" if plan.verb == "undo" else "undo")
+        back = "redo" if plan.verb == "undo" else "undo"
+        output.done(plan, back=back if _is_kept(plan) else None)
     return 0
+
+
+def _is_kept(plan: "Plan") -> bool:
+    """Whether all that was live before a plan can be made live again: a broken index cannot."""
+    from ckpt.generations import scan_slot
+    from ckpt.reflog import read
+
+    journal = read(plan.run_dir)
+    for change in plan.changes:
+        slot = scan_slot(plan.run_dir, change.slot, journal)
+        known = {each.id for each in slot.generations} if slot is not None else set()
+        if change.before is not None and change.before not in known:
+            return False
+    return True
 
 
 def _ended(known: "Known") -> "list[Change]":

@@ -1,7 +1,8 @@
-"""The verbs that say what is kept and let the rest go: `prune`, `pin`, `unpin`."""
+"""The verbs that say what is kept and let the rest go: `prune`, `pin`, `unpin`, `guard`."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ from ckpt.cli.frame import RUN, verb, whole_run
 from ckpt.cli.planned import How, Planned, agree, carried, look, show_plan, with_plan
 
 if TYPE_CHECKING:
+    from ckpt.operation import Event
     from ckpt.output import Output
     from ckpt.retention import Policy
 
@@ -130,6 +132,65 @@ def unpin(output: "Output", run_dir: Path, generation: str) -> int:
     unpinning(run_dir, found)
     _say(output, run_dir, slots, found, is_pinned=False)
     return 0
+
+
+@click.command()
+@RUN
+@click.option("--keep-last", metavar="N", type=COUNT, default=1, show_default=True,
+              help="How many generations of each slot stay behind the live one.")  # fmt: skip
+@click.option("--poll", "poll_s", metavar="SECONDS", type=click.FloatRange(min=0.1, max=3600),
+              help="Look this often, without file events.")  # fmt: skip
+@verb
+def guard(output: "Output", run_dir: Path, *, keep_last: int, poll_s: float | None) -> int:
+    """Keep the generations of a trainer that deletes its own, until stopped by a signal.
+
+    What it publishes by a rename is hard-linked, at no extra space until the trainer deletes it;
+    what is written in place cannot be kept, and is said.
+    """
+    from ckpt.guard import guard as guarding
+    from ckpt.operation import drive
+    from ckpt.retention import Policy
+
+    policy = Policy(keep_last=keep_last)
+    told: list[str] = []
+
+    def tell(event: "Event") -> None:
+        told.append(getattr(event, "text", ""))
+        output.telling(event)
+        output.out.flush()
+
+    with _until_stopped() as is_stopped:
+        count = drive(
+            guarding(whole_run(run_dir), is_stopped=is_stopped, keep=policy, poll_s=poll_s), tell
+        )
+    if output.as_json:
+        from ckpt.present.shapes import guard_json
+
+        output.document(guard_json(run_dir, count, told))
+    else:
+        output.out.line(f"stopped: {count:,} generation{'' if count == 1 else 's'} kept")
+    return 0
+
+
+@contextmanager
+def _until_stopped() -> Iterator[Callable[[], bool]]:
+    """Take the first signal to stop as a wish; a second one ends the process at once."""
+    import signal
+
+    wishes: list[int] = []
+    names = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+    def wish(number: int, _frame: object) -> None:
+        wishes.append(number)
+        for name in names:
+            signal.signal(name, before[name])
+
+    before = {name: signal.signal(name, wish) for name in names}
+    try:
+        yield lambda: bool(wishes)
+    finally:
+        for name in names:
+            signal.signal(name, before[name])
 
 
 def _find(run_dir: Path, wanted: str, *, with_pins: bool = False) -> tuple[list[str], str]:

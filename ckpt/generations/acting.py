@@ -64,6 +64,7 @@ def _verify(plan: Plan, target: Generation, depth: Depth) -> Operation[None]:
     if report.verdict is Verdict.UNSUPPORTED:
         why = wrong.message if wrong else "it is newer than this program"
         raise Refused(f"generation {target.id} cannot be judged: {why}", path=str(target.path))
+    yield Note(f"generation {target.id} is {report.verdict.value}")
 
 
 def _do(plan: Plan) -> Swapped:

@@ -223,6 +223,11 @@ def pin_json(run: Path, slots: Sequence[str], generation: str, *, pinned: bool) 
     }
 
 
+def guard_json(run: Path, kept: int, told: Sequence[str]) -> Json:
+    """`ckpt.guard/1`: how many generations were kept until it was stopped, and what was said."""
+    return {"schema": "ckpt.guard/1", "run": jsonable(run), "kept": kept, "told": jsonable(told)}
+
+
 def error_json(error: CheckpointError) -> Json:
     """`ckpt.error/1`."""
     return {
