@@ -96,6 +96,8 @@ def _build_header(
     fields: dict[str, Any] = {}
     if metadata is not None:
         for key, item in metadata.items():
+            if not isinstance(key, str):
+                raise PublishError(f"metadata: expected keys of text, found {key!r:.60}")
             if not isinstance(item, str):
                 raise PublishError(f"metadata {key!r}: expected text, found {item!r:.60}")
             _check_text("metadata", key, item)

@@ -87,6 +87,13 @@ def test_metadata_that_is_no_text_is_refused_by_its_key(tmp_path: Path, value: A
     assert list(tmp_path.iterdir()) == []
 
 
+def test_metadata_under_a_key_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    metadata: Any = {7: "x"}
+    with pytest.raises(PublishError, match="metadata: expected keys of text, found 7"):
+        write_tensors(tmp_path / "w", [], metadata)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_name_given_twice_is_refused(tmp_path: Path) -> None:
     buffer = ("w", "U8", (1,), memoryview(b"1"))
     with pytest.raises(PublishError, match="tensor 'w' is given twice"):
