@@ -519,6 +519,19 @@ def test_an_adapter_saved_again_keeps_the_one_before(tmp_path: Path) -> None:
     assert load_adapter(slot.generations[1].path).tensors.keys() == WEIGHTS.keys()
 
 
+def test_of_many_saves_the_last_two_stay_or_all(tmp_path: Path) -> None:
+    for step in range(4):
+        save_set(tmp_path / "lora", {"a": np.float32([step])}, None, one_set(step))
+        save_adapter(tmp_path / "adapter.safetensors", {"a": np.float32([step])}, None)
+        save_checkpoint(tmp_path / "ckpt.json", one_set(step), keep=None)
+    kept = {slot.name: [each.state for each in slot.generations] for slot in scan(tmp_path)}
+    assert kept == {
+        "lora": [State.LIVE, State.RETIRED],
+        "adapter.safetensors": [State.LIVE, State.RETIRED],
+        "ckpt.json": [State.LIVE, State.RETIRED, State.RETIRED, State.RETIRED],
+    }
+
+
 # ---- one set ----------------------------------------------------------------------------------
 
 

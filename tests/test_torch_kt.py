@@ -16,6 +16,7 @@ from ckpt import fs
 from ckpt.errors import CheckpointError, DamagedCheckpoint, DoesNotFit, NoCheckpoint
 from ckpt.formats.kt_index import INDEX_NAME
 from ckpt.generations.kt_retired import list_retired, prune_kt
+from ckpt.retention import Policy
 
 torch = pytest.importorskip("torch")
 dist = pytest.importorskip("torch.distributed")
@@ -182,6 +183,18 @@ def test_a_second_save_keeps_the_first(saved: Path) -> None:
     wrappers = [layer(3), layer(7)]
     load_kt(wrappers, saved)
     assert [values(each) for each in wrappers] == [[31] * 3, [71] * 3]
+
+
+def test_a_policy_says_which_generations_stay(saved: Path) -> None:
+    (saved / "trainer_state.json").write_text('{"global_step": 1}')
+    for value in (31, 32):
+        save_kt([layer(3, value), layer(7, value)], saved)
+    assert len(list_retired(saved)) == 2
+    save_kt([layer(3, 33), layer(7, 33)], saved, keep=Policy(keep_last=1))
+    (retired,) = list_retired(saved)
+    assert retired.missing == ()
+    assert len(list(saved.glob("*.safetensors"))) == 4
+    assert not list(saved.glob(".*"))
 
 
 def test_one_layer_comes_as_three_new_contiguous_tensors(saved: Path) -> None:

@@ -19,11 +19,12 @@ from ckpt.errors import (
     UnreadableCheckpoint,
     UnsupportedVersion,
 )
+from ckpt.ferrotensor.saving import KEEP_LAST, publish_and_retain
 from ckpt.formats.ferrotensor_adapter import ADAPTER_FORMAT, READABLE_DTYPES, lora_settings
 from ckpt.formats.ferrotensor_state import MAX_INTEGER
 from ckpt.formats.ferrotensor_write import decimal_text
-from ckpt.generations.publishing import Staging, publish
-from ckpt.operation import drive
+from ckpt.generations.publishing import Staging
+from ckpt.retention import Policy
 from ckpt.tensorfile import Header, header_of
 from ckpt.tensorwriter import Buffer, write_tensors
 
@@ -59,17 +60,19 @@ def save_adapter(
     settings: LoraSettings | None,
     *,
     run_dir: str | Path | None = None,
+    keep: Policy | None = KEEP_LAST,
 ) -> Path:
     """Publish an adapter as one file, durable; the one before it can be rolled back to.
 
     Each tensor has a buffer, a dtype (float32, or float16 and bfloat16, which are widened) and a
-    shape. Without settings the file has no metadata.
+    shape. Without settings the file has no metadata. `keep` says which older ones stay; None: all.
 
     Raises:
         PublishError: a tensor or setting cannot be written, by its name, or the disk refused.
         Busy: another process holds the run's lock.
     """
-    return publish_adapter(Path(path), adapter_buffers(tensors), settings, run_dir=run_dir)
+    buffers = adapter_buffers(tensors)
+    return publish_adapter(Path(path), buffers, settings, run_dir=run_dir, keep=keep)
 
 
 def load_adapter(path: str | Path) -> Adapter:
@@ -143,7 +146,8 @@ def publish_adapter(
     buffers: Sequence[Buffer],
     settings: LoraSettings | None,
     *,
-    run_dir: str | Path | None = None,
+    run_dir: str | Path | None,
+    keep: Policy | None,
 ) -> Path:
     """Publish an adapter of F32 buffers as one file.
 
@@ -155,8 +159,7 @@ def publish_adapter(
     def write(staging: Staging) -> None:
         write_tensors(staging.path, buffers, metadata)
 
-    run = Path(run_dir) if run_dir is not None else None
-    return drive(publish(target, write, run_dir=run, is_file=True)).path
+    return publish_and_retain(target, write, run_dir=run_dir, keep=keep, is_file=True)
 
 
 def adapter_metadata(settings: LoraSettings | None) -> dict[str, str] | None:

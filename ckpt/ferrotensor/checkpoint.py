@@ -12,11 +12,12 @@ from typing import Any
 from ckpt import fs, jsontext
 from ckpt.checkpoint import first_error
 from ckpt.errors import NoCheckpoint, PublishError, TornRead, UnreadableCheckpoint
+from ckpt.ferrotensor.saving import KEEP_LAST, publish_and_retain
 from ckpt.formats.ferrotensor_checkpoint import OPTIMIZER, read_training_checkpoint
 from ckpt.formats.ferrotensor_state import TrainingState, state_from
 from ckpt.formats.ferrotensor_write import checkpoint_chunks
-from ckpt.generations.publishing import Staging, publish
-from ckpt.operation import drive
+from ckpt.generations.publishing import Staging
+from ckpt.retention import Policy
 
 _PIECE_BYTES = 1 << 20
 
@@ -66,9 +67,15 @@ class TrainingCheckpoint:
 
 
 def save_checkpoint(
-    path: str | Path, checkpoint: TrainingCheckpoint, *, run_dir: str | Path | None = None
+    path: str | Path,
+    checkpoint: TrainingCheckpoint,
+    *,
+    run_dir: str | Path | None = None,
+    keep: Policy | None = KEEP_LAST,
 ) -> Path:
     """Publish a training checkpoint as one file, durable; the one before it can be rolled back to.
+
+    `keep` says which older ones stay (None: all).
 
     Raises:
         PublishError: a value is not finite, or none that ferrotensor reads, by its name; the
@@ -84,8 +91,7 @@ def save_checkpoint(
                 file.write(piece)
             file.sync()
 
-    run = Path(run_dir) if run_dir is not None else None
-    return drive(publish(target, write, run_dir=run, is_file=True)).path
+    return publish_and_retain(target, write, run_dir=run_dir, keep=keep, is_file=True)
 
 
 def load_checkpoint(path: str | Path) -> TrainingCheckpoint:

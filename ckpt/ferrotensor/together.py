@@ -21,13 +21,14 @@ from ckpt.ferrotensor.checkpoint import (
     in_pieces,
     load_checkpoint,
 )
+from ckpt.ferrotensor.saving import KEEP_LAST, publish_and_retain
 from ckpt.formats.ferrotensor import ADAPTER_NAME, CHECKPOINT_NAME, STATE_NAME
 from ckpt.formats.ferrotensor_set import REQUIRED, SetText, write_set
 from ckpt.formats.ferrotensor_write import state_text
-from ckpt.generations.publishing import Staging, publish
+from ckpt.generations.publishing import Staging, Write
 from ckpt.manifest import NAME as MANIFEST
 from ckpt.manifest import read_manifest
-from ckpt.operation import drive
+from ckpt.retention import Policy
 from ckpt.tensorwriter import Buffer
 
 _MAX_JSON_BYTES = 64 << 20
@@ -41,26 +42,27 @@ class LoraSet:
     checkpoint: TrainingCheckpoint
 
 
-def save_set(
+def save_set(  # noqa: PLR0913 - the parts of a set, then by name where and what stays
     directory: str | Path,
     tensors: Mapping[str, Any],
     settings: LoraSettings | None,
     checkpoint: TrainingCheckpoint,
     *,
     run_dir: str | Path | None = None,
+    keep: Policy | None = KEEP_LAST,
 ) -> Path:
     """Publish an adapter, its training state and its optimizer as one directory, durable.
 
     The directory is one generation: all three are of one step, and go back together. ferrotensor
-    reads each of the files where it lies.
+    reads each of the files where it lies. `keep` says which older ones stay (None: all).
 
     Raises:
         PublishError: a value cannot be written, by its name, or the disk refused. What was there
             still is.
         Busy: another process holds the run's lock.
     """
-    run = Path(run_dir) if run_dir is not None else None
-    return publish_set(Path(directory), adapter_buffers(tensors), settings, checkpoint, run)
+    write = set_writer(adapter_buffers(tensors), settings, checkpoint)
+    return publish_and_retain(Path(directory), write, run_dir=run_dir, keep=keep)
 
 
 def load_set(directory: str | Path) -> LoraSet:
@@ -86,14 +88,14 @@ def load_set(directory: str | Path) -> LoraSet:
     return LoraSet(adapter, replace(checkpoint, read_from=path / CHECKPOINT_NAME))
 
 
-def publish_set(
-    target: Path,
-    buffers: list[Buffer],
-    settings: LoraSettings | None,
-    checkpoint: TrainingCheckpoint,
-    run_dir: Path | None,
-) -> Path:
-    """Publish F32 buffers with a checkpoint, as `save_set`."""
+def set_writer(
+    buffers: list[Buffer], settings: LoraSettings | None, checkpoint: TrainingCheckpoint
+) -> Write:
+    """Return what fills the staging of a set of F32 buffers; all but moments is checked here.
+
+    Raises:
+        PublishError: a value cannot be written, by its name.
+    """
     metadata = adapter_metadata(settings)
     text = SetText(
         state_text(checkpoint.state, {}, file=STATE_NAME),
@@ -103,7 +105,7 @@ def publish_set(
     def write(staging: Staging) -> None:
         write_set(staging.path, buffers, metadata, text, origin=staging.origin)
 
-    return drive(publish(target, write, run_dir=run_dir)).path
+    return write
 
 
 def _compare(opened: fs.Directory, path: Path) -> None:

@@ -13,7 +13,9 @@ from ckpt import ferrotensor
 from ckpt.errors import DoesNotFit, PublishError
 from ckpt.ferrotensor.adapter import publish_adapter, refuse_misfits, report_missing
 from ckpt.ferrotensor.checkpoint import TrainingCheckpoint
-from ckpt.ferrotensor.together import publish_set
+from ckpt.ferrotensor.saving import KEEP_LAST, publish_and_retain
+from ckpt.ferrotensor.together import set_writer
+from ckpt.retention import Policy
 from ckpt.tensorwriter import Buffer
 from ckpt.torch.tensors import buffer_of, check_state_dict
 
@@ -44,16 +46,18 @@ def save_adapter(
     settings: LoraSettings | None,
     *,
     run_dir: str | Path | None = None,
+    keep: Policy | None = KEEP_LAST,
 ) -> Path:
     """Publish an adapter as one file, durable; the one before it can be rolled back to.
 
     Written as F32: float16 and bfloat16 are widened. Without settings the file has no metadata.
+    `keep` says which older ones stay (None: all).
 
     Raises:
         PublishError: a tensor or setting cannot be written, by its name, or the disk refused.
         Busy: another process holds the run's lock.
     """
-    return publish_adapter(Path(path), _buffers(tensors), settings, run_dir=run_dir)
+    return publish_adapter(Path(path), _buffers(tensors), settings, run_dir=run_dir, keep=keep)
 
 
 def load_adapter(path: str | Path) -> LoraAdapter:
@@ -105,25 +109,27 @@ def load_weights(targets: Mapping[str, torch.Tensor], path: str | Path) -> tuple
     return report_missing(targets.keys() - there.keys(), Path(path))
 
 
-def save_set(
+def save_set(  # noqa: PLR0913 - the parts of a set, then by name where and what stays
     directory: str | Path,
     tensors: Mapping[str, torch.Tensor],
     settings: LoraSettings | None,
     checkpoint: TrainingCheckpoint,
     *,
     run_dir: str | Path | None = None,
+    keep: Policy | None = KEEP_LAST,
 ) -> Path:
     """Publish an adapter, its training state and its optimizer as one directory, durable.
 
-    They are of one step then and go back together. The moments may be tensors on the CPU.
+    They are of one step then and go back together. The moments may be tensors too. `keep` says
+    which older ones stay (None: all).
 
     Raises:
         PublishError: a value cannot be written, by its name, or the disk refused. What was there
             still is.
         Busy: another process holds the run's lock.
     """
-    run = Path(run_dir) if run_dir is not None else None
-    return publish_set(Path(directory), _buffers(tensors), settings, checkpoint, run)
+    write = set_writer(_buffers(tensors), settings, checkpoint)
+    return publish_and_retain(Path(directory), write, run_dir=run_dir, keep=keep)
 
 
 def load_set(directory: str | Path) -> LoraSet:

@@ -20,7 +20,9 @@ from ckpt.formats.kt_full import KtFull
 from ckpt.formats.kt_index import INDEX_NAME, PROJECTIONS, Index
 from ckpt.formats.kt_write import index_text, write_shard
 from ckpt.generations.kt import publish_kt
+from ckpt.generations.kt_slot import kt_slot
 from ckpt.operation import drive
+from ckpt.retention import Policy, retain
 from ckpt.torch.distributed import from_rank_zero, rank
 from ckpt.torch.kt_layers import KtWrapper, Layer, Shapes, checked, full_layers
 from ckpt.torch.tensors import memory_of
@@ -29,11 +31,16 @@ _NAMED = 6
 
 
 def save_kt(
-    wrappers: Sequence[KtWrapper], directory: str | Path, *, run_dir: str | Path | None = None
+    wrappers: Sequence[KtWrapper],
+    directory: str | Path,
+    *,
+    run_dir: str | Path | None = None,
+    keep: Policy | None = None,
 ) -> bool:
     """Save the full layers as a new generation, durable; False: there are none, or off rank 0.
 
-    The generation before it stays and can be rolled back to.
+    The generation before it stays and can be rolled back to. `keep` says which older ones stay;
+    None: all do until they are pruned, unlike what KT's own trainer does.
 
     Raises:
         DoesNotFit: a layer is given twice or negative, or a Parameter is not what can be saved.
@@ -52,7 +59,10 @@ def save_kt(
         return index_text(generation, shards)
 
     run = Path(run_dir) if run_dir is not None else None
-    drive(publish_kt(Path(directory), write, run_dir=run))
+    slot = kt_slot(Path(directory), run)
+    drive(publish_kt(slot.directory, write, run_dir=slot.run_dir))
+    if keep is not None:
+        retain(slot.run_dir, keep, slot=slot.name)
     return True
 
 
