@@ -268,6 +268,21 @@ def test_a_slot_goes_back_and_forth_and_its_directory_keeps_its_time(run: Path) 
     ]
 
 
+def test_a_final_save_in_the_runs_own_directory_goes_back_too(run: Path) -> None:
+    save(run, 1)
+    (run / "trainer_log.jsonl").write_text("")
+    first, second = (drive(publish_kt(run, writer(value))).changes[0].after for value in (5, 6))
+    slot = INDEX_NAME
+    assert {each.name for each in scan(run)} == {"checkpoint-6", slot}
+    drive(carry_out(plan_rollback(known(run), slot=slot)))
+    assert (live_generation(kt_slot(run)), live_value(run)) == (first, 5)
+    drive(carry_out(plan_undo(known(run))))
+    assert (live_generation(kt_slot(run)), live_value(run)) == (second, 6)
+    drive(carry_out(plan_undo(known(run))))
+    assert (live_generation(kt_slot(run)), live_value(run)) == (first, 5)
+    assert live_value(run / "checkpoint-6") == 1
+
+
 def test_a_slot_of_other_layers_can_be_gone_back_to(run: Path) -> None:
     """Its own index was kept: the layers of the live one say nothing of those it had."""
     first = save(run, 1, (0, 1))
