@@ -112,7 +112,7 @@ class Guard:
         self._directories = tuple(parents)
         self._slots = tuple(slot.path for slot in slots if slot.format == "kt_full")
         told: list[str] = []
-        for slot in slots:
+        for slot in reversed(slots):  # the oldest first: the journal tells their order
             told += self._guard(slot)
         told += self._withdraw(slots)
         return tuple(told)

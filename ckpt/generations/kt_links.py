@@ -52,6 +52,7 @@ def keep_links(slot: KtSlot, generation: str, data: bytes) -> None:
         OSError: the disk refused, or it has no hard links; no link is kept.
     """
     make_kept(slot)
+    sweep_links(slot)
     index = parsed(data)
     kept = slot.kept / f"{generation}.json"
     if read_if_there(kept) != data:

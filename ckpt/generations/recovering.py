@@ -12,7 +12,9 @@ from ckpt import fs
 from ckpt.checkpoint import Leftover, Slot, State
 from ckpt.errors import PublishError
 from ckpt.generations import names
+from ckpt.generations.kt_links import sweep_links
 from ckpt.generations.kt_retired import abandoned, is_trash, prune_kt, sweep_kt
+from ckpt.generations.kt_slot import kt_slot
 from ckpt.generations.payload import look
 from ckpt.generations.resolving import resolve
 from ckpt.generations.scanner import scan, scan_slot
@@ -193,6 +195,8 @@ def _sweep(run_dir: Path) -> Iterator[str]:
         if any(is_trash(each.path.name) for each in slot.leftovers):
             freed = sweep_kt(slot.path, run_dir=run_dir)
             yield f"{slot.name}: removed shards that were set aside: {freed:,} bytes"
+        elif slot.format == "kt_full":
+            sweep_links(kt_slot(slot.path, run_dir))
         for leftover in (*slot.leftovers, *_trash(slot)):
             hidden = names.hidden(leftover.path.name)
             if is_trash(leftover.path.name):

@@ -216,11 +216,12 @@ def _last_good(slots: Sequence[Slot], journal: Journal) -> Iterator[tuple[tuple[
     verified = [pair for pair in whole if _is_intact(pair[1])]
     found = verified or [pair for pair in whole if pair[1].complete] or whole
     why = "the last one that is verified" if verified else "the last whole one: none is verified"
-    for skipped in (0, 1):
-        orders = [
-            (*_order(slot, each, journal)[skipped:], each.state is State.LIVE)
-            for slot, each in found
-        ]
+    for by_step in (False, True):
+        orders = []
+        for slot, each in found:
+            lived, *age = _order(slot, each, journal)
+            is_live = each.state is State.LIVE
+            orders.append((*age, lived, is_live) if by_step else (lived, *age, is_live))
         for (slot, each), order in zip(found, orders, strict=True):
             if order == max(orders):
                 yield (slot.name, each.id), why
