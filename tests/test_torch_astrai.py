@@ -434,6 +434,17 @@ def test_find_returns_none_only_where_there_is_nothing(golden: Path, tmp_path: P
         load(tmp_path / "nowhere")
 
 
+def test_a_checkpoint_that_was_withdrawn_is_not_loaded_by_its_name(tmp_path: Path) -> None:
+    path = small(tmp_path / "step_1")
+    generation = json.loads((path / "manifest.json").read_text())["ckpt"]["generation"]
+    path.rename(tmp_path / f".step_1.withdrawn-{generation}")
+    with pytest.raises(
+        NoCheckpoint, match=r"nothing is there.*\(step_1 was withdrawn on purpose\)"
+    ):
+        load(path)
+    assert find(path) is None
+
+
 def test_weights_without_a_checkpoint_load_with_or_without_a_config(
     golden: Path, tmp_path: Path
 ) -> None:

@@ -23,6 +23,8 @@ NOTHING_RECORDED = Recorded()
 Trust: TypeAlias = bool | Collection[str]
 """What may be unpickled in full: False nothing, True all that the manifest lists, names those."""
 
+_ADVICE = "WeightsUnpickler error: "
+_NEEDS_MORE = re.compile(r"[Uu]nsupported|Cannot use `*weights_only")
 _REFUSED_GLOBAL = re.compile(r"GLOBAL ([\w.]+)")
 
 
@@ -61,9 +63,9 @@ def read_pickle(
     except OSError:
         raise
     except Exception as error:  # a damaged pickle can raise anything
-        if not is_trusted and "nsupported" in str(error):
+        if not is_trusted and _NEEDS_MORE.search(str(error)):
             raise _untrusted(file, where, error) from None
-        message = f"{where}: cannot be loaded: {type(error).__name__}: {_first_line(error)}"
+        message = f"{where}: cannot be loaded: {_in_short(error)}"
         raise DamagedCheckpoint(message, path=where) from error
 
 
@@ -100,8 +102,11 @@ def _untrusted(file: fs.File, where: str, error: Exception) -> Untrusted:
     return Untrusted(message, path=where, hint=hint)
 
 
-def _first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0]
+def _in_short(error: Exception) -> str:
+    """Return what torch says went wrong, without its advice on how to trust a file."""
+    told = str(error).rpartition(_ADVICE)[2]
+    lines = (line.strip() for line in told.splitlines())
+    return f"{type(error).__name__}: {next(filter(None, lines), 'no more is known')}"
 
 
 class _Stream(io.RawIOBase):

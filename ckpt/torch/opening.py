@@ -131,6 +131,8 @@ def _opened_or_resolved(path: Path, stack: ExitStack) -> Opened:
         resolved = resolve_path(path)
     except (OSError, NoCheckpoint):
         raise problem from None
+    if resolved.path is None and isinstance(problem, NoCheckpoint):
+        raise NoCheckpoint(f"{problem.message} ({resolved.reason})", path=str(path))
     if resolved.path is None or resolved.path == path:
         raise problem
     opened = replace(_open(resolved.path, stack), reason=resolved.reason)

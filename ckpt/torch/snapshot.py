@@ -86,7 +86,9 @@ class _Copy:
             return self._taken[identity]
         memory = self._memory.get(key)
         if memory is None or memory.dtype != tensor.dtype or memory.shape != tensor.shape:
-            memory = _allocated(tensor)
+            memory = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
+            if self._is_dry:
+                memory.reshape(-1).view(torch.uint8).zero_()
         if not self._is_dry:
             self._copy(tensor, memory)
         self.used[key] = memory
@@ -132,10 +134,3 @@ def _pieces(pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> Iterator[tuple[An
         target, source = (np.frombuffer(memory_of(each), np.uint8) for each in (memory, tensor))
         for at in range(0, len(source), _PIECE_BYTES):
             yield target[at : at + _PIECE_BYTES], source[at : at + _PIECE_BYTES]
-
-
-def _allocated(tensor: torch.Tensor) -> torch.Tensor:
-    """Return host memory for a tensor, every page of it touched."""
-    memory = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
-    memory.reshape(-1).view(torch.uint8).zero_()
-    return memory
