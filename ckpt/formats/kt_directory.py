@@ -6,7 +6,7 @@ Told by names and sizes alone; no shard is opened.
 from collections.abc import Iterator
 from pathlib import Path
 
-from ckpt import fs, jsontext
+from ckpt import fs
 from ckpt.checkpoint import FileEntry, Finding, Leftover, Severity, State
 from ckpt.errors import DuplicateKey, TornRead
 from ckpt.formats.base import InnerGeneration
@@ -16,7 +16,7 @@ from ckpt.formats.kt_index import (
     Index,
     group_shards,
     is_temporary,
-    parse_index,
+    parse_text,
     shard_name,
 )
 from ckpt.formats.trainer import is_trainers
@@ -64,8 +64,7 @@ def read_index(listing: Listing) -> Index:
             findings=(Finding("missing-file", Severity.ERROR, message, INDEX_NAME, hint=hint),)
         )
     try:
-        data = fs.read_small(listing.directory / INDEX_NAME, _MAX_JSON_BYTES)
-        return parse_index(jsontext.parse(data, path=INDEX_NAME))
+        return parse_text(fs.read_small(listing.directory / INDEX_NAME, _MAX_JSON_BYTES))
     except DuplicateKey as twice:
         return Index(
             findings=(Finding("duplicate-key", Severity.ERROR, twice.message, INDEX_NAME),)
@@ -93,17 +92,16 @@ def generations_in(listing: Listing, index: Index) -> tuple[InnerGeneration, ...
     A retired one has every layer of the index; without an index, every layer that any has.
     """
     groups = group_shards((*listing.sizes, *listing.links))
+    named = index.file_names
     live = {
-        generation
-        for generation, layers in groups.items()
-        if index.file_names.intersection(layers.values())
+        generation for generation, layers in groups.items() if named.intersection(layers.values())
     }
     wanted = {shard.layer for shard in index.shards}
     expected = wanted or {layer for layers in groups.values() for layer in layers}
     found = []
     for generation, layers in groups.items():
         files = tuple(
-            FileEntry(name, listing.sizes.get(name), listed=name in index.file_names)
+            FileEntry(name, listing.sizes.get(name), listed=name in named)
             for name in layers.values()
         )
         is_whole = expected <= layers.keys() and all(entry.size_bytes for entry in files)

@@ -274,16 +274,15 @@ def _tensor_findings(header: Header, shard: Shard, file: str) -> Iterator[Findin
 
 def _entries(listing: Listing, index: Index, *, is_whole_directory: bool) -> tuple[FileEntry, ...]:
     """List the index, its shards, and what else lies there; not what other generations own."""
-    entries = [
-        FileEntry(name, listing.sizes.get(name), listed=True) for name in sorted(index.file_names)
-    ]
+    named = index.file_names
+    entries = [FileEntry(name, listing.sizes.get(name), listed=True) for name in sorted(named)]
     if INDEX_NAME in listing.sizes:
         entries.insert(0, FileEntry(INDEX_NAME, listing.sizes[INDEX_NAME]))
     if is_whole_directory:
         entries += [
             FileEntry(name, size, listed=False)
             for name, size in listing.sizes.items()
-            if not (is_ours(name) or is_temporary(name) or name in index.file_names)
+            if not (is_ours(name) or is_temporary(name) or name in named)
         ]
     return tuple(entries)
 

@@ -7,8 +7,10 @@ one is still read.
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
+from ckpt import jsontext
 from ckpt.checkpoint import Finding, Severity
 from ckpt.jsontext import is_whole
 from ckpt.manifest import is_safe_name
@@ -93,6 +95,17 @@ def group_shards(names: Iterable[str]) -> dict[str, dict[int, str]]:
         if found:
             groups.setdefault(found[0], {})[found[1]] = name
     return {generation: dict(sorted(layers.items())) for generation, layers in groups.items()}
+
+
+@lru_cache(maxsize=8)
+def parse_text(data: bytes) -> Index:
+    """Read the text of an index; the last few are remembered, as each look asks more than once.
+
+    Raises:
+        TornRead: it does not parse.
+        DuplicateKey: an object in it holds one key twice.
+    """
+    return parse_index(jsontext.parse(data, path=INDEX_NAME))
 
 
 def parse_index(value: Any) -> Index:

@@ -9,10 +9,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from ckpt import fs, jsontext
+from ckpt import fs
 from ckpt.control import DIRECTORY as CONTROL
 from ckpt.errors import CheckpointError, DuplicateKey, Refused, TornRead
-from ckpt.formats.kt_index import INDEX_NAME, Index, group_shards, parse_index
+from ckpt.formats.kt_index import INDEX_NAME, Index, group_shards, parse_index, parse_text
 from ckpt.generations.names import looks_like_checkpoint
 
 KEPT = "kt"
@@ -130,7 +130,7 @@ def read_if_there(path: Path) -> bytes | None:
 def parsed(data: bytes) -> Index:
     """Read an index; what does not parse names nothing and is not usable."""
     try:
-        return parse_index(jsontext.parse(data, path=INDEX_NAME))
+        return parse_text(data)
     except (TornRead, DuplicateKey):
         return parse_index(None)
 
