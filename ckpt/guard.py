@@ -7,7 +7,7 @@ the trainer deletes its own. Never touches what the trainer published, nor waits
 import errno
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -91,13 +91,12 @@ class Guard:
         self._settled: dict[str, str] = {}
         self._told: set[tuple[str, str]] = set()
         self._directories: tuple[Path, ...] = (run_dir,)
-        self._slots: tuple[Path, ...] = ()
         self._gone_since: dict[str, float] = {}
 
     @property
     def targets(self) -> Targets:
         """What to watch: the directories in which slots change, as of the last look."""
-        return Targets(run_directories=self._directories, checkpoint_directories=self._slots)
+        return Targets(run_directories=self._directories)
 
     def look(self) -> tuple[str, ...]:
         """Keep what is live now and is not kept yet; return what there is to tell, in sentences.
@@ -108,9 +107,9 @@ class Guard:
             slots = self._scanner.scan()
         except OSError as error:
             return self._once("", f"{self.run_dir}: {(error.strerror or str(error)).lower()}")
-        parents = dict.fromkeys([self.run_dir, *(slot.path.parent for slot in slots)])
-        self._directories = tuple(parents)
-        self._slots = tuple(slot.path for slot in slots if slot.format == "kt_full")
+        changing = dict.fromkeys([self.run_dir, *(slot.path.parent for slot in slots)])
+        changing |= {kt_slot(s.path, self.run_dir).directory: None for s in slots if _is_kt(s)}
+        self._directories = tuple(changing)
         told: list[str] = []
         for slot in reversed(slots):  # the oldest first: the journal tells their order
             told += self._guard(slot)
@@ -123,6 +122,8 @@ class Guard:
             return
         try:
             outcome = _keep(self.run_dir, slot, live)
+            if outcome.is_final and outcome.reason is None:
+                self._record(slot.name, live.id)
         except FileNotFoundError:
             return  # the trainer replaced it meanwhile: the next look sees what is there then
         except (CheckpointError, OSError) as error:
@@ -138,9 +139,25 @@ class Guard:
         elif outcome.reason is not None:
             yield from self._once(slot.name, f"{slot.name}: {outcome.reason}")
 
+    def _record(self, slot: str, generation: str) -> None:
+        """Let the journal tell that a trainer published: by it generations are put in order."""
+        lived = self._scanner.journal.of_slot(slot).lived
+        if _last(lived) == generation:
+            return
+        with swap_lock(self.run_dir, "guard"):
+            before = _last(read(self.run_dir).of_slot(slot).lived)
+            if before != generation:
+                change = Change(slot, before, generation)
+                sequence = intend(self.run_dir, "publish", (change,))
+                conclude(self.run_dir, sequence, Outcome.DONE)
+
     def _withdraw(self, slots: Sequence[Slot]) -> Iterator[str]:
-        """Say of a checkpoint that its trainer removed that it was: it is no broken publish."""
-        gone = {slot.name: slot for slot in slots if _is_removed(slot)}
+        """Say of a checkpoint that its trainer removed that it was: it is no broken publish.
+
+        One after which nothing was saved is left to recovery: its trainer may have lost it.
+        """
+        newest = next((at for at, slot in enumerate(slots) if slot.live is not None), len(slots))
+        gone = {slot.name: slot for slot in slots[newest:] if _is_removed(slot)}
         now = time.monotonic()
         self._gone_since = {name: self._gone_since.get(name, now) for name in gone}
         for name, since in self._gone_since.items():
@@ -189,18 +206,22 @@ def _keep(run_dir: Path, slot: Slot, live: Generation) -> _Outcome:
     payload = look(slot.path)
     if payload.glance is None or payload.id != live.id:
         return _Outcome()
-    if slot.format == "kt_full":
+    if _is_kt(slot):
         return _keep_shards(run_dir, slot, live)
     reason = _cannot(payload)
     if reason is not None:
         return _Outcome(is_final=True, reason=reason)
-    if payload.glance.generation is not None or any(map(slot.is_live_too, slot.generations)):
-        return _Outcome(is_final=True)  # our own saves retire what they replace
+    is_own = payload.glance.generation is not None  # such a save retires what it replaces
+    if is_own or any(map(slot.is_live_too, slot.generations)):
+        return _Outcome(is_final=True)
     if not _is_whole(payload):
         return _Outcome()
     _keep_directory(run_dir, slot, payload)
-    _record(run_dir, slot.name, live.id)
     return _Outcome(is_kept=True, is_final=True)
+
+
+def _is_kt(slot: Slot) -> bool:
+    return slot.format == "kt_full"
 
 
 def _cannot(payload: Payload) -> str | None:
@@ -337,14 +358,8 @@ def _check(path: Path, opened_as: fs.Identity, staging: Path, generation: str) -
         raise FileNotFoundError(errno.ENOENT, "replaced while it was being kept", str(path))
 
 
-def _record(run_dir: Path, slot: str, generation: str) -> None:
-    """Let the journal tell that a trainer published: by it generations are put in order."""
-    with swap_lock(run_dir, "guard"):
-        lived = read(run_dir).of_slot(slot).lived
-        before = max(lived, key=lived.__getitem__, default=None)
-        if before != generation:
-            sequence = intend(run_dir, "publish", (Change(slot, before, generation),))
-            conclude(run_dir, sequence, Outcome.DONE)
+def _last(lived: Mapping[str, int]) -> str | None:
+    return max(lived, key=lived.__getitem__, default=None)
 
 
 # ---- KT ---------------------------------------------------------------------------------------
@@ -360,7 +375,6 @@ def _keep_shards(run_dir: Path, slot: Slot, live: Generation) -> _Outcome:
     is_new = not linked(kt, live.id)
     if is_new:
         keep_links(kt, live.id, data)
-    _record(run_dir, slot.name, live.id)
     return _Outcome(is_kept=is_new, is_final=True)
 
 

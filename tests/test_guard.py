@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from kt_runs import live_value, writer
+from samples import huggingface
 from trees import put_checkpoint, snapshot, weights
 
 from ckpt import fs, reflog
@@ -217,20 +218,25 @@ class Killed(BaseException):
     """The process is dead: nothing that it would still do happens."""
 
 
-def dying(at: int) -> Callable[[fs.Call], None]:
-    count = 0
+class At:
+    """Meets the n-th call: with an error, or as a death that ends every later one too."""
 
-    def die(call: fs.Call) -> None:
-        nonlocal count
-        count += 1
-        if count >= at:
+    def __init__(self, at: int, *, is_death: bool) -> None:
+        self.at, self.is_death, self.count = at, is_death, 0
+
+    def __call__(self, call: fs.Call) -> None:
+        self.count += 1
+        if self.is_death and self.count >= self.at:
             raise Killed
+        if self.count == self.at:
+            raise OSError(errno.EIO, "Input/output error", call.path)
 
-    return die
 
-
+@pytest.mark.parametrize("is_death", [True, False], ids=["death", "error"])
 @pytest.mark.parametrize("kind", ["astrai", "kt"])
-def test_a_guard_killed_at_any_call_leaves_nothing_half(tmp_path: Path, kind: str) -> None:
+def test_a_guard_hit_at_any_call_leaves_nothing_half(
+    tmp_path: Path, kind: str, is_death: bool
+) -> None:
     template = tmp_path / "template"
     template.mkdir()
     saves: Callable[[Path, int], object] = kt_saves if kind == "kt" else astrai_saves
@@ -238,22 +244,24 @@ def test_a_guard_killed_at_any_call_leaves_nothing_half(tmp_path: Path, kind: st
     saves(template, 1)
     keeper.look()
     saves(template, 2)
-    at = is_dead = 1
-    while is_dead:
+    at = 1
+    while True:
         run = tmp_path / f"run_{at}"
         copy_with_links(template, run)
-        is_dead = 0
-        try:
-            with fs.hooked(dying(at)):
-                Guard(run).look()
-        except Killed:
-            is_dead = 1
+        hook = At(at, is_death=is_death)
+        hit = Guard(run)
+        with suppress(Killed), fs.hooked(hook):
+            hit.look()
+        if hook.count < at:
+            break
         whole = [each.complete for each in generations(run)]
         assert whole == [True] * len(whole)
-        drive(recover(run))
-        Guard(run).look()
-        plan = plan_rollback(known(run))
-        drive(carry_out(plan))
+        if is_death:
+            drive(recover(run))
+            Guard(run).look()
+        else:
+            hit.look()
+        drive(carry_out(plan_rollback(known(run))))
         saved = run / ("checkpoint-6" if kind == "kt" else "latest")
         if kind == "kt":
             assert live_value(saved) == 1
@@ -262,6 +270,7 @@ def test_a_guard_killed_at_any_call_leaves_nothing_half(tmp_path: Path, kind: st
             assert drive(verify(saved)).verdict is Verdict.INTACT
         kinds = {found.kind for path in run.rglob(".*") if (found := hidden(path.name))}
         assert kinds <= {"retired"}
+        assert len(generations(run)) == 3 - (kind == "kt")
         at += 5 if at > 20 else 1
     assert at > 60
 
@@ -417,6 +426,53 @@ def test_a_publish_that_was_cut_off_is_left_to_recovery(
     os.rename(run / "latest", run / ".latest.retired-abcdefgh")
     assert keeper.look() == ()
     assert scan(run)[0].state is State.BROKEN
+
+
+def test_what_a_trainer_lost_altogether_is_recovered(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An error in AstrAI's second rename deletes the new and the old checkpoint."""
+    monkeypatch.setattr("ckpt.guard.QUIET_S", 0.0)
+    keeper = Guard(run)
+    astrai_saves(run, 1, "step_1")
+    astrai_saves(run, 2, "step_2")
+    keeper.look()
+    shutil.rmtree(run / "step_2")
+    assert keeper.look() == ()
+    drive(recover(run))
+    assert (run / "step_2" / "model.safetensors").read_bytes() == weights(2.0)
+    assert [each for slot in scan(run) for each in slot.findings] == []
+
+
+# ---- Hugging Face -----------------------------------------------------------------------------
+
+
+def test_a_trainers_checkpoint_is_kept_when_it_is_whole_and_quiet(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = huggingface(run)
+    (directory / "rng").mkdir()
+    (directory / "rng" / "rng_state_0.pth").write_bytes(b"x")
+    keeper = Guard(run)
+    assert keeper.look() == ()
+    monkeypatch.setattr("ckpt.guard.QUIET_S", 0.0)
+    (sentence,) = keeper.look()
+    assert sentence.startswith("checkpoint-8: kept generation ")
+    (kept,) = run.glob(".checkpoint-8.retired-*")
+    before = {str(path.relative_to(directory)): path.stat().st_ino for path in files(directory)}
+    assert {str(path.relative_to(kept)): path.stat().st_ino for path in files(kept)} == before
+    assert "rng/rng_state_0.pth" in before
+
+
+def files(directory: Path) -> list[Path]:
+    return [path for path in directory.rglob("*") if path.is_file()]
+
+
+def test_what_holds_a_link_is_not_kept(run: Path) -> None:
+    astrai_saves(run, 1)
+    (run / "latest" / "tokenizer.json").symlink_to("/etc/passwd")
+    assert Guard(run).look() == ()
+    assert [path.name for path in run.glob(".latest.*")] == []
 
 
 # ---- the operation ----------------------------------------------------------------------------

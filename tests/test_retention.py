@@ -9,6 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from kt_runs import live_value
+from kt_runs import save as kt_save
 from samples import floats
 from trees import put_checkpoint, snapshot
 
@@ -520,6 +522,38 @@ def test_a_prune_that_is_hit_at_any_call_loses_only_what_was_to_go(
         assert left_in(run) == []
         assert not reflog.read(run).pending
     assert total > 20
+
+
+def test_a_prune_of_shards_that_dies_at_any_call_loses_only_what_was_to_go(tmp_path: Path) -> None:
+    template = tmp_path / "template"
+    template.mkdir()
+    for value in (1, 2, 3, 4):
+        kt_save(template, value)
+    (template / "checkpoint-6" / "trainer_state.json").write_text('{"global_step": 6}')
+    total = 0
+    for at in range(1, 1000, 2):
+        run = tmp_path / f"run_{at}"
+        shutil.copytree(template, run)
+        plan = plan_prune(known(run), Policy())
+        assert len(plan.removed) == 2
+        hook = At(at, None)
+        with suppress(Killed), fs.hooked(hook):
+            drive(prune(plan))
+        if hook.count < at:
+            break
+        total += 1
+        assert live_value(run / "checkpoint-6") == 4
+        drive(recover(run))
+        drive(prune(plan_prune(known(run), Policy())))
+        (it,) = scan(run)
+        assert [(each.state, each.complete) for each in it.generations] == [
+            (State.LIVE, True),
+            (State.RETIRED, True),
+        ]
+        assert it.leftovers == ()
+        drive(carry_out(plan_rollback(known(run))))
+        assert live_value(run / "checkpoint-6") == 3
+    assert total > 6
 
 
 def left_in(run: Path) -> list[str]:
