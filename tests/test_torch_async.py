@@ -155,6 +155,7 @@ def test_an_error_of_the_block_is_raised_and_that_of_the_save_is_said(
     [
         ({"state_dict": {"w": torch.eye(2).to_sparse()}}, "tensor 'w': a sparse tensor"),
         ({"extras": {"a/b": 1}}, "'a/b' cannot name a file"),
+        ({"extras": {"a": [threading.Lock()]}}, "extras.a.0: a lock cannot be copied"),
         ({"meta": {"x": {1}}}, "meta.json: 'x' cannot be written"),
         ({"epoch": -1}, "epoch: expected a whole number"),
     ],

@@ -4,6 +4,7 @@ Both processes run every scene once; each test looks at what the two reported.
 """
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -80,6 +81,7 @@ scene("torch file", lambda: load_torch(optimizer, broadcast=True)["m"].tolist())
 scene("damaged", lambda: loaded(home / "damaged"))
 scene("nothing", lambda: loaded(home / "nowhere"))
 scene("find nothing", lambda: find(home / "nowhere", broadcast=True))
+scene("find", lambda: find(home / "cut off", broadcast=True).epoch)
 scene("save", lambda: str(save(home / "new", {"w": own["w"]}, broadcast=True, **facts)))
 scene("what was saved", lambda: load(home / "new", broadcast=True).epoch)
 scene("refused save", lambda: str(save(home / "new", own, broadcast=True, **facts)))
@@ -117,6 +119,9 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Any, Any]]
         )  # fmt: skip
     weights = home / "damaged" / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1] + b"\xff")
+    (home / ".cut off.tmp-0123456789ab").mkdir()
+    for file in (home / "good").iterdir():
+        shutil.copy(file, home / ".cut off.tmp-0123456789ab")
     root = Path(__file__).parent.parent
     ranks = [
         subprocess.Popen([sys.executable, "-c", SCENES, str(rank), str(home)], cwd=root)
@@ -152,7 +157,7 @@ def test_every_rank_gets_what_rank_0_read(told: dict[str, tuple[Any, Any]]) -> N
 
 @pytest.mark.parametrize(
     ("scene", "expected"),
-    [("json", {"hidden": 2}), ("torch file", [1, 1]), ("find nothing", None)],
+    [("json", {"hidden": 2}), ("torch file", [1, 1]), ("find nothing", None), ("find", 3)],
 )
 def test_single_files_are_read_on_rank_0_for_all(
     told: dict[str, tuple[Any, Any]], scene: str, expected: Any

@@ -15,14 +15,14 @@ import torch
 
 from ckpt import fs, jsontext
 from ckpt.checkpoint import NOTHING
-from ckpt.errors import DamagedCheckpoint, NoCheckpoint
+from ckpt.errors import DamagedCheckpoint, NoCheckpoint, UnreadableCheckpoint
 from ckpt.formats.astrai_listing import CONFIG, META
 from ckpt.retention import Policy
 from ckpt.torch import extras as extra_files
 from ckpt.torch.distributed import from_rank_zero, rank, shared
 from ckpt.torch.loading import new_tensors, read_into, targets_of
 from ckpt.torch.meta import full_meta
-from ckpt.torch.opening import Opened, is_there, with_opened
+from ckpt.torch.opening import Opened, with_opened
 from ckpt.torch.payload import KEEP_LAST, Payload, Place, publish_payload
 
 _log = logging.getLogger(__name__)
@@ -130,15 +130,12 @@ def load_any(
         NoCheckpoint: neither is there; the message says what was looked for.
         DamagedCheckpoint, Untrusted: as `load`.
     """
-    chosen = _Choice(trust, extras)
-
-    def read(opened: Opened) -> Loaded:
-        tensors = new_tensors(opened, verify=verify)
-        return _loaded(opened, tensors, chosen, verify=verify)
-
+    place, chosen = Path(path), _Choice(trust, extras)
     if not broadcast:
-        return with_opened(Path(path), read)
-    return _spread(lambda: with_opened(Path(path), read))
+        return _read(place, chosen, verify=verify)
+    loaded = _spread(lambda: _read(place, chosen, verify=verify))
+    assert loaded is not None  # an error has been raised then
+    return loaded
 
 
 def find(
@@ -154,17 +151,15 @@ def find(
     Raises:
         DamagedCheckpoint, Untrusted: as `load`.
     """
-    if broadcast:
-        there = from_rank_zero(lambda: is_there(Path(path)))
-        return (
-            load_any(path, broadcast=True, verify=verify, trust=trust, extras=extras)
-            if there
-            else None
-        )
-    try:
-        return load_any(path, verify=verify, trust=trust, extras=extras)
-    except NoCheckpoint:
-        return None
+    place, chosen = Path(path), _Choice(trust, extras)
+
+    def read() -> Loaded | None:
+        try:
+            return _read(place, chosen, verify=verify)
+        except NoCheckpoint:
+            return None
+
+    return _spread(read) if broadcast else read()
 
 
 def load_into(
@@ -207,6 +202,14 @@ class _Choice:
 
     trust: extra_files.Trust
     wanted: Collection[str] | None
+
+
+def _read(path: Path, chosen: _Choice, *, verify: bool) -> Loaded:
+    def read(opened: Opened) -> Loaded:
+        tensors = new_tensors(opened, verify=verify)
+        return _loaded(opened, tensors, chosen, verify=verify)
+
+    return with_opened(path, read)
 
 
 def _loaded(
@@ -262,7 +265,7 @@ def _extras(opened: Opened, chosen: _Choice, *, verify: bool) -> dict[str, Any]:
     keys = [name.removesuffix(suffix) for name in there]
     if absent := sorted(set(chosen.wanted or ()) - set(keys)):
         message = f"{opened.path}: {absent[0]}{suffix}: not there; extras there: {keys}"
-        raise NoCheckpoint(message, path=str(opened.path))
+        raise UnreadableCheckpoint(message, path=str(opened.path))
     for key, name in zip(keys, there, strict=True):
         if chosen.wanted is not None and key not in chosen.wanted:
             continue
@@ -280,12 +283,14 @@ def _extras(opened: Opened, chosen: _Choice, *, verify: bool) -> dict[str, Any]:
     return read
 
 
-def _spread(read: Callable[[], Loaded]) -> Loaded:
+def _spread(read: Callable[[], Loaded | None]) -> Loaded | None:
     """Read on rank 0 and hand it to every rank: first what it is, then tensor by tensor."""
 
-    def read_apart() -> tuple[Loaded, Mapping[str, torch.Tensor]]:
+    def read_apart() -> tuple[Loaded | None, Mapping[str, torch.Tensor]]:
         loaded = read()
+        if loaded is None:
+            return None, {}
         return replace(loaded, state_dict={}), loaded.state_dict
 
     loaded, tensors = shared(read_apart)
-    return replace(loaded, state_dict=tensors)
+    return None if loaded is None else replace(loaded, state_dict=tensors)

@@ -80,7 +80,7 @@ class AsyncSaver:
         if rank() == 0:
             tree = {"weights": dict(state_dict), "extras": dict(extras)}
             self._preparing = threading.Thread(
-                target=self._snapshot.prepare, args=(tree,), name="ckpt-prepare"
+                target=self._prepare, args=(tree,), name="ckpt-prepare"
             )
             self._preparing.start()
 
@@ -152,6 +152,12 @@ class AsyncSaver:
             self.wait()
         finally:
             self._snapshot = Snapshot()
+
+    def _prepare(self, tree: Mapping[str, Any]) -> None:
+        try:
+            self._snapshot.prepare(tree)
+        except (MemoryError, RuntimeError) as error:
+            _log.warning("host memory for saving is not prepared: %s", error)
 
     def _join_preparing(self) -> None:
         if self._preparing is not None:

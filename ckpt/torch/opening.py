@@ -107,18 +107,6 @@ def with_opened(path: Path, read: Callable[[Opened], T]) -> T:
     raise AssertionError("the last attempt returns or raises")
 
 
-def is_there(path: Path) -> bool:
-    """Whether a directory holds what could be loaded; whether that is sound is another question.
-
-    A manifest without the meta.json that it must list is a damaged checkpoint, and there.
-    """
-    try:
-        names = {entry.name for entry in fs.scan(path)}
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    return not names.isdisjoint({META, MANIFEST, WEIGHTS, INDEX})
-
-
 # ---- private ----------------------------------------------------------------------------------
 
 

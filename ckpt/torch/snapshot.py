@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 
+from ckpt.errors import PublishError
 from ckpt.torch.tensors import identity_of, is_dense, is_plain_memory, memory_of
 
 _Key: TypeAlias = tuple[object, ...]
@@ -41,14 +42,17 @@ class Snapshot:
         """Copy a tree and return the copy; whatever in it changes later, the copy does not.
 
         Tensors that are one and the same still are.
+
+        Raises:
+            PublishError: something in it cannot be copied.
         """
         copy = _Copy(self._memory)
         with torch.no_grad():
             taken = copy.of(tree, ())
         _copy_all(copy.plain)
         self._memory = copy.used
-        if copy.is_pending:
-            torch.cuda.synchronize()
+        for device in copy.pending:
+            torch.cuda.current_stream(device).synchronize()
         return taken
 
 
@@ -58,7 +62,7 @@ class _Copy:
     def __init__(self, memory: dict[_Key, torch.Tensor], *, is_dry: bool = False) -> None:
         self.used: dict[_Key, torch.Tensor] = {}
         self.plain: list[tuple[torch.Tensor, torch.Tensor]] = []
-        self.is_pending = False
+        self.pending: set[torch.device] = set()
         self._memory = memory
         self._is_dry = is_dry
         self._taken: dict[object, torch.Tensor] = {}
@@ -76,7 +80,13 @@ class _Copy:
             return kind(self.of(item, (*key, at)) for at, item in enumerate(value))
         if isinstance(value, tuple) and hasattr(value, "_fields"):
             return kind(*(self.of(item, (*key, at)) for at, item in enumerate(value)))
-        return None if self._is_dry else deepcopy(value, self._twins)
+        if self._is_dry:
+            return None
+        try:
+            return deepcopy(value, self._twins)
+        except Exception as error:
+            where = ".".join(map(str, key))
+            raise PublishError(f"{where}: a {kind.__name__} cannot be copied: {error}") from error
 
     def _tensor(self, tensor: torch.Tensor, key: _Key) -> torch.Tensor:
         if not is_dense(tensor):
@@ -101,7 +111,8 @@ class _Copy:
             self.plain.append((memory, tensor))
             return
         memory.copy_(tensor.detach(), non_blocking=tensor.is_cuda)
-        self.is_pending |= tensor.is_cuda
+        if tensor.is_cuda:
+            self.pending.add(tensor.device)
 
 
 def _copy_all(pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
