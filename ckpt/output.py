@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from ckpt.generations import Known, Plan
     from ckpt.reflog import Journal
     from ckpt.retention import Kept
+    from ckpt.selftest import SelfTest
     from ckpt.view import RunView
 
 STATUS_ROWS = 12
@@ -242,6 +243,26 @@ class Output:
             )
         for finding in journal.findings:
             self.finding(finding)
+
+    # ---- a self-test ----------------------------------------------------------------------------
+
+    def trying(self, event: Event) -> None:
+        """Take what a self-test yields: how far it is."""
+        if isinstance(event, Note):
+            self.progress.show(visible(event.text))
+
+    def selftest(self, result: "SelfTest") -> None:
+        """Write which promises hold, the broken ones in full after the table."""
+        from ckpt.present.plans import PROMISE_COLUMNS, promise_rows
+
+        self.progress.clear()
+        self.out.table(PROMISE_COLUMNS, promise_rows(result))
+        broken = [each for each in result.promises if each.holds is False]
+        for each in broken:
+            self.out.line(Cell(f" ✗ {each.code}: {visible(each.detail)}", Tone.BAD))
+        verdict = "every promise holds" if not broken else f"broken promises: {len(broken)}"
+        took = f"{result.cases:,} cases in {_duration(result.seconds)}"
+        self.out.line(f" {verdict} in {visible(str(result.path))}: {took}")
 
     # ---- a verification -------------------------------------------------------------------------
 

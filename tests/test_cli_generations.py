@@ -1,4 +1,4 @@
-"""`ckpt log, rollback, undo, redo, recover, pin, unpin` end to end: plans, answers, exit codes."""
+"""The verbs of `ckpt` that change a run end to end: plans, answers, documents, exit codes."""
 
 import errno
 import json
@@ -23,7 +23,9 @@ from ckpt.cli import main
 from ckpt.control import read_pins
 from ckpt.generations import scan
 from ckpt.lock import swap_lock
+from ckpt.operation import Note, Operation
 from ckpt.reflog import Change
+from ckpt.selftest import Promise, SelfTest
 
 PROGRAM = [sys.executable, "-c", "from ckpt.cli import main; main()"]
 OLD, NEW, LATER = "aaaaaaaaaaaa", "bbbbbbbbbbbb", "cccccccccccc"
@@ -846,3 +848,65 @@ def test_a_guard_of_nothing_is_one_sentence(tmp_path: Path) -> None:
     result = ckpt("guard", tmp_path / "no")
     assert result.exit_code == 2
     assert result.stderr == f"ckpt: {tmp_path}/no: no such directory\n"
+
+
+# ---- a self-test ----------------------------------------------------------------------------
+
+GOOD = Promise("survives-crashes", True, 400, "nothing is lost")
+MISSING = Promise("reflinks", None, 1, "not here, and not needed")
+BROKEN = Promise("exchange", False, 1, "it reported success\x1b and swapped nothing")
+
+
+def as_if_found(*promises: Promise) -> Callable[[Path], Operation[SelfTest]]:
+    """A suite that ends at once: the real one takes a minute and has tests of its own."""
+
+    def run(directory: Path) -> Operation[SelfTest]:
+        yield Note("trying")
+        return SelfTest(directory, 401, 2.0, promises)
+
+    return run
+
+
+def test_a_self_test_in_which_every_promise_holds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ckpt.selftest.run", as_if_found(GOOD, MISSING))
+    result = ckpt("selftest", tmp_path)
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert [line.split() for line in result.stdout.splitlines()] == [
+        ["promise", "holds", "cases", "detail"],
+        ["survives-crashes", "✓", "holds", "400", "nothing", "is", "lost"],
+        ["reflinks", "·", "not", "here", "1", "not", "here,", "and", "not", "needed"],
+        f"every promise holds in {tmp_path}: 401 cases in 2.0 s".split(),
+    ]
+    assert document("selftest", tmp_path) == {
+        "schema": "ckpt.selftest/1",
+        "path": str(tmp_path),
+        "cases": 401,
+        "seconds": 2.0,
+        "promises": [
+            {"code": "survives-crashes", "holds": True, "cases": 400, "detail": "nothing is lost"},
+            {"code": "reflinks", "holds": None, "cases": 1, "detail": "not here, and not needed"},
+        ],
+    }
+
+
+def test_a_broken_promise_is_said_in_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ckpt.selftest.run", as_if_found(GOOD, BROKEN))
+    result = ckpt("selftest", tmp_path)
+    assert result.exit_code == 1
+    assert result.stdout.splitlines()[-2:] == [
+        " ✗ exchange: it reported success\\x1b and swapped nothing",
+        f" broken promises: 1 in {tmp_path}: 401 cases in 2.0 s",
+    ]
+
+
+@pytest.mark.parametrize("name", ["no", "file"])
+def test_a_self_test_needs_a_directory(tmp_path: Path, name: str) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    before = snapshot(tmp_path)
+    result = ckpt("selftest", tmp_path / name)
+    assert (result.exit_code, result.stdout) == (2, "")
+    [sentence, _hint] = result.stderr.splitlines()
+    assert sentence.startswith(f"ckpt: {tmp_path}/{name}: cannot be tested: ")
+    assert snapshot(tmp_path) == before

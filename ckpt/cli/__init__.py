@@ -9,6 +9,7 @@ from ckpt.cli.change import log, recover, redo, rollback, undo
 from ckpt.cli.frame import Commands
 from ckpt.cli.keep import guard, pin, prune, unpin
 from ckpt.cli.look import list_, show, status, verify
+from ckpt.cli.prove import selftest
 
 __all__ = ["main"]
 
@@ -41,6 +42,6 @@ def main() -> None:
 for command in (
     *(status, list_, show, verify),
     *(log, rollback, undo, redo, recover),
-    *(prune, pin, unpin, guard),
+    *(prune, pin, unpin, guard, selftest),
 ):
     main.add_command(command)

@@ -39,7 +39,7 @@ def log(output: "Output", run_dir: Path) -> int:
 
     journal = read(whole_run(run_dir))
     if output.as_json:
-        from ckpt.present.shapes import log_json
+        from ckpt.present.plan_shapes import log_json
 
         output.document(log_json(run_dir, journal))
     else:
@@ -126,7 +126,7 @@ def recover(output: "Output", run_dir: Path, *, dry_run: bool) -> int:
         return 0
     told = drive(recovering(run_dir), output.telling)
     if output.as_json:
-        from ckpt.present.shapes import done_json
+        from ckpt.present.plan_shapes import done_json
 
         output.document(done_json(plan, changes=_ended(known), told=told))
     elif not told:
@@ -150,7 +150,7 @@ def _act(output: "Output", planned: Planned, how: How) -> int:
     plan = planned.plan
     swapped = carried(output, plan, carry_out(plan, depth=Depth[how.depth.upper()]))
     if output.as_json:
-        from ckpt.present.shapes import done_json
+        from ckpt.present.plan_shapes import done_json
 
         output.document(done_json(plan, sequence=swapped.sequence))
     else:

@@ -84,7 +84,7 @@ def prune(output: "Output", /, run_dir: Path, *, how: How, **chosen: Any) -> int
     if output.as_json:
         from dataclasses import replace
 
-        from ckpt.present.shapes import done_json
+        from ckpt.present.plan_shapes import done_json
 
         output.document(done_json(replace(plan, frees_bytes=freed_bytes), kept=kept))
     else:
@@ -164,7 +164,7 @@ def guard(output: "Output", run_dir: Path, *, keep_last: int, poll_s: float | No
             guarding(whole_run(run_dir), is_stopped=is_stopped, keep=policy, poll_s=poll_s), tell
         )
     if output.as_json:
-        from ckpt.present.shapes import guard_json
+        from ckpt.present.plan_shapes import guard_json
 
         output.document(guard_json(run_dir, count, told))
     else:
@@ -229,7 +229,7 @@ def _find(run_dir: Path, wanted: str, *, with_pins: bool = False) -> tuple[list[
 def _say(
     output: "Output", run_dir: Path, slots: list[str], generation: str, *, is_pinned: bool
 ) -> None:
-    from ckpt.present.shapes import pin_json
+    from ckpt.present.plan_shapes import pin_json
     from ckpt.present.words import visible
 
     if output.as_json:

@@ -85,7 +85,7 @@ def look(output: "Output", run_dir: Path, how: How) -> "Known":
 def show_plan(output: "Output", planned: Planned, *, is_data: bool = True) -> None:
     """Show a plan: as the data of a dry run, else as narration."""
     if is_data and output.as_json:
-        from ckpt.present.shapes import plan_json
+        from ckpt.present.plan_shapes import plan_json
 
         output.document(plan_json(planned.plan, kept=planned.kept))
     else:

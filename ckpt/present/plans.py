@@ -1,4 +1,4 @@
-"""What a plan will do and what a run's journal tells, in words: the same for the CLI and the app.
+"""What a plan will do, what a run's journal tells, what holds: in words, for the CLI and the app.
 
 Pure, like all of `present`. Ids are shortened nowhere: they are what `--to` and `pin` take.
 """
@@ -15,6 +15,7 @@ from ckpt.reflog import Change, Entry, Journal, Outcome
 if TYPE_CHECKING:
     from ckpt.generations import Plan
     from ckpt.retention import Kept
+    from ckpt.selftest import SelfTest
 
 Line = tuple[Cell, ...]
 
@@ -27,6 +28,12 @@ LOG_COLUMNS = (
     Column("to", rank=4),
     Column("outcome"),
     Column("by", rank=6),
+)
+PROMISE_COLUMNS = (
+    Column("promise"),
+    Column("holds"),
+    Column("cases", is_right=True, rank=2),
+    Column("detail", rank=1),
 )
 LABEL_WIDTH = 13
 NONE = "\N{EN DASH}"
@@ -221,3 +228,29 @@ def _outcome(entry: Entry) -> Cell:
     if entry.undone_by is not None:
         return Cell(f"undone by #{entry.undone_by}", Tone.DIM)
     return Cell("done", Tone.GOOD)
+
+
+# ---- promises ---------------------------------------------------------------------------------
+
+
+def promise_rows(result: "SelfTest") -> tuple[Row, ...]:
+    """One row per promise of a self-test; cells as PROMISE_COLUMNS."""
+    return tuple(
+        Row(
+            promise.code,
+            (
+                Cell(promise.code),
+                _HOLDS[promise.holds],
+                Cell(integer(promise.cases)),
+                Cell(visible(promise.detail), Tone.BAD if promise.holds is False else Tone.DIM),
+            ),
+        )
+        for promise in result.promises
+    )
+
+
+_HOLDS = {
+    True: Cell("✓ holds", Tone.GOOD),
+    False: Cell("✗ broken", Tone.BAD),
+    None: Cell("· not here", Tone.DIM),
+}

@@ -23,9 +23,6 @@ from ckpt.errors import CheckpointError
 from ckpt.present.words import iso_time, jsonable
 
 if TYPE_CHECKING:
-    from ckpt.generations import Plan
-    from ckpt.reflog import Change, Journal
-    from ckpt.retention import Kept
     from ckpt.series import SeriesView
     from ckpt.view import Advice, RunView, Source, Warned
 
@@ -112,7 +109,7 @@ def show_json(checkpoint: Checkpoint) -> Json:
         "tensors": _tensors(checkpoint.tensors),
         "metadata": jsonable(checkpoint.metadata),
         "settings": jsonable(checkpoint.settings),
-        "findings": _findings(checkpoint.findings),
+        "findings": findings_json(checkpoint.findings),
     }
 
 
@@ -127,105 +124,6 @@ def verify_json(reports: Iterable[Report], *, is_single: bool) -> Json:
         "verdict": worst_verdict(report.verdict for report, _ in shaped).value,
         "reports": [shape for _, shape in shaped],
     }
-
-
-def plan_json(plan: "Plan", kept: "Sequence[Kept]" = ()) -> Json:
-    """`ckpt.plan/1`, of what is only planned.
-
-    Of a prune each of `changes` has what goes at the same place in `removed`, and `kept` says what
-    stays.
-    """
-    return {
-        "schema": "ckpt.plan/1",
-        "verb": plan.verb,
-        "run": jsonable(plan.run_dir),
-        "changes": _changes(plan.changes),
-        "given_up": {"steps": plan.steps_given_up, "seconds": jsonable(plan.seconds_given_up)},
-        "warnings": jsonable(plan.warnings),
-        "frees_bytes": plan.frees_bytes,
-        "done": False,
-        "target": None if plan.target is None else _generation(plan.target),
-        "removed": [_generation(gone) for gone in plan.removed],
-        "undoes": plan.undoes,
-        "sequence": None,
-        "told": [],
-        "kept": [
-            {
-                "slot": jsonable(each.slot),
-                "generation": jsonable(each.generation.id),
-                "reason": jsonable(each.reason),
-            }
-            for each in kept
-        ],
-    }
-
-
-def done_json(
-    plan: "Plan",
-    *,
-    sequence: int | None = None,
-    changes: "Sequence[Change] | None" = None,
-    told: Sequence[str] = (),
-    kept: "Sequence[Kept]" = (),
-) -> Json:
-    """`ckpt.plan/1`, of what was done.
-
-    `sequence` is the entry of the journal that the plan became, `told` what was said while it was
-    carried out; `changes` are those that were made, where they may differ from the planned ones.
-    """
-    made = plan.changes if changes is None else changes
-    return {
-        **plan_json(plan, kept),
-        "changes": _changes(made),
-        "done": True,
-        "sequence": sequence,
-        "told": jsonable(told),
-    }
-
-
-def log_json(run: Path, journal: "Journal") -> Json:
-    """`ckpt.log/1`: one entry per slot that was changed, in the order in which it was done.
-
-    What changed several slots at once stands under one `sequence` several times.
-    """
-    return {
-        "schema": "ckpt.log/1",
-        "run": jsonable(run),
-        "entries": [
-            {
-                "sequence": entry.sequence,
-                "at": iso_time(entry.at),
-                "verb": jsonable(entry.verb),
-                "slot": jsonable(change.slot),
-                "from": jsonable(change.before),
-                "to": jsonable(change.after),
-                "by": jsonable(entry.by),
-                "done": entry.outcome == "done",
-                "undone_by": entry.undone_by,
-                "undoes": entry.undoes,
-                "outcome": None if entry.outcome is None else entry.outcome.value,
-            }
-            for entry in journal.entries
-            for change in entry.changes
-        ],
-        "findings": _findings(journal.findings),
-    }
-
-
-def pin_json(run: Path, slots: Sequence[str], generation: str, *, pinned: bool) -> Json:
-    """`ckpt.pin/1`: a generation, the slots behind which it lies, whether it is pinned now."""
-    return {
-        "schema": "ckpt.pin/1",
-        "run": jsonable(run),
-        "slots": jsonable(slots),
-        "generation": jsonable(generation),
-        "pinned": pinned,
-    }
-
-
-def guard_json(run: Path, kept: int, told: Sequence[str]) -> Json:
-    """`ckpt.guard/1`: how many generations were kept until it was stopped, and what was said."""
-    return {"schema": "ckpt.guard/1", "run": jsonable(run), "kept": kept, "told": jsonable(told)}
 
 
 def error_json(error: CheckpointError) -> Json:
@@ -245,7 +143,7 @@ def _report(report: Report) -> Json:
         "format": report.format or None,
         "depth": report.depth.name.lower(),
         "verdict": report.verdict.value,
-        "findings": _findings(report.findings),
+        "findings": findings_json(report.findings),
         "bytes_read": report.bytes_read,
         "seconds": jsonable(report.seconds),
     }
@@ -257,13 +155,14 @@ def _slot(slot: Slot) -> Json:
         "format": slot.format,
         "path": jsonable(slot.path),
         "state": slot.state.value,
-        "generations": [_generation(generation) for generation in slot.generations],
+        "generations": [generation_json(generation) for generation in slot.generations],
         "leftovers": [_leftover(leftover) for leftover in slot.leftovers],
-        "findings": _findings(slot.findings),
+        "findings": findings_json(slot.findings),
     }
 
 
-def _generation(generation: Generation) -> Json:
+def generation_json(generation: Generation) -> Json:
+    """One generation, as in every document that names one."""
     verified = generation.verified
     return {
         "id": jsonable(generation.id),
@@ -286,7 +185,7 @@ def _generation(generation: Generation) -> Json:
         },
         "pinned": generation.pinned,
         "complete": generation.complete,
-        "findings": _findings(generation.findings),
+        "findings": findings_json(generation.findings),
     }
 
 
@@ -298,14 +197,8 @@ def _leftover(leftover: Leftover) -> Json:
     }
 
 
-def _changes(changes: "Iterable[Change]") -> list[Json]:
-    return [
-        {"slot": jsonable(each.slot), "from": jsonable(each.before), "to": jsonable(each.after)}
-        for each in changes
-    ]
-
-
-def _findings(findings: Iterable[Finding]) -> list[Json]:
+def findings_json(findings: Iterable[Finding]) -> list[Json]:
+    """Findings, as in every document that has some."""
     return [
         {
             "code": finding.code,
