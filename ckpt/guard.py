@@ -310,7 +310,7 @@ def _keep_directory(run_dir: Path, slot: Slot, payload: Payload) -> None:
     token = os.urandom(names.TOKEN_LENGTH // 2).hex()
     staging = path.with_name(names.hidden_name(path.name, "tmp", token))
     with fs.Directory(path) as source, writing(run_dir, token, slot.name):
-        fs.make_directory(staging)
+        fs.make_directory(staging, mode=source.opened_as.mode & 0o777)  # never wider than theirs
         try:
             _link_all(source.inside(""), staging)
             with swap_lock(run_dir, "guard"):
@@ -328,7 +328,8 @@ def _link_all(source: str, target: Path) -> None:
     for entry in entries:
         inside, place = Path(f"{source}/{entry.name}"), target / entry.name
         if entry.is_directory:
-            fs.make_directory(place)
+            found = fs.identity(inside)
+            fs.make_directory(place, mode=found.mode & 0o777 if found else 0o700)
             _link_all(str(inside), place)
         elif entry.is_file:
             _share(inside, place)

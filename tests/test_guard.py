@@ -156,6 +156,13 @@ def test_what_is_kept_takes_no_space_of_its_own(run: Path) -> None:
         assert path.samefile(twin.path / path.name)
 
 
+def test_what_is_kept_is_as_private_as_what_is_live(run: Path) -> None:
+    astrai_saves(run, 1)
+    (run / "latest").chmod(0o700)
+    Guard(run).look()
+    assert generations(run)[1].path.stat().st_mode & 0o777 == 0o700
+
+
 def test_freed_bytes_are_those_that_no_other_name_holds(run: Path) -> None:
     keeper = Guard(run, keep=ALL)
     for step in (1, 2):

@@ -3,6 +3,7 @@
 import errno
 import os
 import shutil
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -590,6 +591,30 @@ def test_a_saver_keeps_the_last_retired_one(run: Path) -> None:
     assert retain(run, Policy(), slot="last") > 0
     assert steps_in(run) == {State.LIVE: [5], State.RETIRED: [4]}
     assert retain(run, Policy(), slot="last") == 0
+
+
+def test_a_saver_deletes_much_in_a_thread_of_its_own(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ckpt.retention.pruning.QUICK_BYTES", 1)
+    is_seen = threading.Event()
+    may_go_on = threading.Event()
+
+    def wait(call: fs.Call) -> None:
+        if call.name == "unlink" and ".trash-" in call.path:
+            is_seen.set()
+            assert may_go_on.wait(30)
+
+    with fs.hooked(wait):
+        assert retain(run, Policy(), slot="last") > 0
+        assert is_seen.wait(30)
+        assert steps_in(run)[State.RETIRED] == [4]
+        assert len(left_in(run)) == 3
+        with swap_lock(run, "publish"):
+            may_go_on.set()
+        (thread,) = [each for each in threading.enumerate() if each.name == "prune"]
+        thread.join(30)
+    assert left_in(run) == []
 
 
 def test_a_saver_leaves_other_slots_alone(run: Path) -> None:

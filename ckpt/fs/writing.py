@@ -13,12 +13,12 @@ from ckpt.fs.calls import call, call_between, call_writing
 from ckpt.fs.naming import sync_directory, unlink
 
 
-def make_directory(path: Path, *, parents: bool = False) -> None:
-    """Make a directory, mode 0777 & ~umask; with `parents` one that is there is fine."""
+def make_directory(path: Path, *, parents: bool = False, mode: int = 0o777) -> None:
+    """Make a directory, `mode` & ~umask; with `parents` one that is there is fine."""
     if parents:
         call("mkdir", path, lambda: os.makedirs(path, exist_ok=True))  # noqa: PTH103 - one call style
     else:
-        call("mkdir", path, lambda: os.mkdir(path))  # noqa: PTH102 - one call style
+        call("mkdir", path, lambda: os.mkdir(path, mode))  # noqa: PTH102 - one call style
 
 
 class NewFile:

@@ -4,6 +4,7 @@ What was asked for is looked at again first. A name that says trash is never a g
 so a death at any moment leaves each of them whole or being deleted; recovery sweeps the rest.
 """
 
+import threading
 import time
 import warnings
 from collections.abc import Iterator, Sequence
@@ -24,6 +25,9 @@ from ckpt.operation import Note, Operation, drive
 from ckpt.reflog import Change, Journal, Outcome, conclude, intend, read
 from ckpt.retention.policies import Policy, always_kept, plan_prune
 
+QUICK_BYTES = 64 << 20
+"""So much is deleted in a blink; a GiB takes a third of a second."""
+
 BUSY_WAIT_S = 1.0
 """How long a prune waits for a swap: it can be done later."""
 
@@ -43,50 +47,37 @@ def prune(plan: Plan) -> Operation[int]:
     if not plan.removed:
         return 0
     yield Note(f"pruning {len(plan.removed)} of {_slots_in(plan)}")
-    try:
-        with swap_lock(plan.run_dir, "prune", wait_s=BUSY_WAIT_S):
-            aside = _set_aside(plan)
-    except OSError as error:
-        where = error.filename or plan.run_dir
-        message = f"{where}: not pruned: {(error.strerror or str(error)).lower()}"
-        hint = "what is not gone is whole; it can be pruned again"
-        raise PublishError(message, path=str(where), hint=hint) from error
-    freed = 0
-    for slot in aside.inside:
-        try:
-            freed += sweep_kt(slot, run_dir=plan.run_dir)
-        except OSError as error:
-            why = (error.strerror or str(error)).lower()
-            yield Note(f"{slot.name}: what was set aside in it is deleted later: {why}")
-    for trash in aside.trash:
-        size = _bytes_of_its_own(trash)
-        left = _delete(trash)
-        if left is None:
-            freed += size
-        else:
-            yield Note(f"{trash.name} is left, to be deleted later: {left}")
-    return freed
+    aside = _taken_aside(plan)
+    return (yield from _delete_all(plan.run_dir, aside))
 
 
 def retain(run_dir: Path, policy: Policy, *, slot: str | None = None) -> int:
-    """Let go what a saver's policy does not keep, after a publish; return the bytes freed.
+    """Let go what a saver's policy does not keep, after a publish; return the bytes it takes.
 
     With `slot`, the one that was just published, the others are not looked at unless something of
-    it goes, and only what lies behind it does. Whatever goes wrong is a warning: the save is done.
+    it goes, and only what lies behind it does. Much is deleted by a thread of its own: training
+    goes on. Whatever goes wrong is a warning: the save is done.
     """
     try:
-        journal = read(run_dir)
-        if slot is not None:
-            only = scan_slot(run_dir, slot, journal)
-            known = Known(run_dir, (only,) if only else (), journal, time.time())
-            if not plan_prune(known, policy).removed and policy.max_bytes is None:
-                return 0
-        known = Known(run_dir, scan(run_dir), journal, time.time())
-        return drive(prune(plan_prune(known, policy, slot=slot)))
+        plan = _plan_after_save(run_dir, policy, slot)
+        if plan.removed:
+            aside = _taken_aside(plan)
+            _delete_meanwhile(plan, aside)
+        return plan.frees_bytes
     except (CheckpointError, OSError) as error:
         text = f"{run_dir}: the save is done, but nothing was pruned after it: {error}"
         warnings.warn(text, RuntimeWarning, stacklevel=2)
         return 0
+
+
+def _plan_after_save(run_dir: Path, policy: Policy, slot: str | None) -> Plan:
+    journal = read(run_dir)
+    if slot is not None and policy.max_bytes is None:
+        only = scan_slot(run_dir, slot, journal)
+        plan = plan_prune(Known(run_dir, (only,) if only else (), journal, time.time()), policy)
+        if not plan.removed:
+            return plan
+    return plan_prune(Known(run_dir, scan(run_dir), journal, time.time()), policy, slot=slot)
 
 
 # ---- under the lock ---------------------------------------------------------------------------
@@ -101,6 +92,17 @@ class _Aside:
 
     trash: tuple[Path, ...]
     inside: tuple[Path, ...]
+
+
+def _taken_aside(plan: Plan) -> _Aside:
+    try:
+        with swap_lock(plan.run_dir, "prune", wait_s=BUSY_WAIT_S):
+            return _set_aside(plan)
+    except OSError as error:
+        where = error.filename or plan.run_dir
+        message = f"{where}: not pruned: {(error.strerror or str(error)).lower()}"
+        hint = "what is not gone is whole; it can be pruned again"
+        raise PublishError(message, path=str(where), hint=hint) from error
 
 
 def _set_aside(plan: Plan) -> _Aside:
@@ -181,6 +183,40 @@ def _old_trash(slots: Sequence[Slot], chosen: set[str]) -> Iterator[Path]:
 
 
 # ---- after it ---------------------------------------------------------------------------------
+
+
+def _delete_all(run_dir: Path, aside: _Aside) -> Operation[int]:
+    """Delete what was set aside; tell what is left of it, return the bytes freed."""
+    freed = 0
+    for slot in aside.inside:
+        try:
+            freed += sweep_kt(slot, run_dir=run_dir)
+        except OSError as error:
+            why = (error.strerror or str(error)).lower()
+            yield Note(f"{slot.name}: what was set aside in it is deleted later: {why}")
+    for trash in aside.trash:
+        size = _bytes_of_its_own(trash)
+        left = _delete(trash)
+        if left is None:
+            freed += size
+        else:
+            yield Note(f"{trash.name} is left, to be deleted later: {left}")
+    return freed
+
+
+def _delete_meanwhile(plan: Plan, aside: _Aside) -> None:
+    """Delete what was set aside: a little at once, much in a thread that the exit waits for."""
+
+    def delete() -> None:
+        drive(_delete_all(plan.run_dir, aside))
+
+    if plan.frees_bytes <= QUICK_BYTES:
+        delete()
+        return
+    try:
+        threading.Thread(target=delete, name="prune").start()
+    except RuntimeError:  # the interpreter is shutting down
+        delete()
 
 
 def _bytes_of_its_own(path: Path) -> int:
