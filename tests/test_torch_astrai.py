@@ -1,5 +1,6 @@
 """AstrAI checkpoints of real tensors: what is saved, what AstrAI would read, what is refused."""
 
+import errno
 import hashlib
 import json
 import logging
@@ -435,6 +436,29 @@ def test_find_returns_none_only_where_there_is_nothing(golden: Path, tmp_path: P
         load(tmp_path / "nowhere")
 
 
+def test_a_name_whose_payload_is_not_whole_is_replaced_by_the_one_before(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for value in (1.0, 2.0):
+        path = small(tmp_path / "step_1", value)
+    (path / "model.safetensors").unlink()
+    for loaded in (load(path), load_into({"w": torch.zeros(4), "b": torch.zeros(2)}, path)):
+        assert loaded.state_dict["w"].tolist() == [1.0] * 4
+        assert loaded.reason is not None
+        assert "model.safetensors: listed in manifest.json and not there" in loaded.reason
+        assert loaded.path.name.startswith(".step_1.retired-")
+    assert f"{path}: using .step_1.retired-" in caplog.text
+
+
+def test_damaged_bytes_are_never_replaced_in_silence(tmp_path: Path) -> None:
+    for value in (1.0, 2.0):
+        path = small(tmp_path / "step_1", value)
+    flip(path / "model.safetensors", (path / "model.safetensors").stat().st_size - 1)
+    with pytest.raises(DamagedCheckpoint) as caught:
+        load(path)
+    assert caught.value.hint == "another generation may be whole: ckpt rollback"
+
+
 def test_a_checkpoint_that_was_withdrawn_is_not_loaded_by_its_name(tmp_path: Path) -> None:
     path = small(tmp_path / "step_1")
     generation = json.loads((path / "manifest.json").read_text())["ckpt"]["generation"]
@@ -738,6 +762,26 @@ def test_a_damaged_meta_leaves_the_model_as_it_was(tmp_path: Path) -> None:
     with pytest.raises(DamagedCheckpoint, match=r"meta\.json: sha256"):
         load_into(model, path)
     assert not model["w"].any()
+
+
+def test_a_disk_that_fails_in_the_middle_is_said_and_so_is_the_models_state(
+    tmp_path: Path,
+) -> None:
+    path = small(tmp_path / "step_1")
+
+    def refuse(call: fs.Call) -> None:
+        if (
+            call.name == "read"
+            and call.path.endswith("model.safetensors")
+            and call.size_bytes > 150
+        ):
+            raise OSError(errno.EIO, "Input/output error", call.path)
+
+    with fs.hooked(refuse), pytest.raises(DamagedCheckpoint) as caught:
+        load_into({"w": torch.zeros(4), "b": torch.zeros(2)}, path)
+    assert caught.value.message == (
+        f"{path}: Input/output error; the model holds bytes of it now and must not be used as it is"
+    )
 
 
 def test_a_file_of_thousands_of_small_tensors_is_read_whole(tmp_path: Path) -> None:
