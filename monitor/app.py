@@ -6,9 +6,8 @@ Imports only what the first frame needs; what reads a run is imported by the fee
 import threading
 import time
 import traceback
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import RenderableType
 from textual.app import App
@@ -20,18 +19,12 @@ from ckpt.errors import CheckpointError
 from ckpt.present import Tone, visible
 from ckpt.view import RunView
 from monitor.alerts import news
+from monitor.changes import Changes, GuardEnded, Said, WorkEnded
 from monitor.feed import Feed, Shown, sentence
 from monitor.options import Options
 from monitor.screens.base import CommandScreen
 from monitor.screens.dashboard import DashboardScreen
 from monitor.spans import exact
-
-if TYPE_CHECKING:
-    from monitor.job import At, Ended, Job
-    from monitor.work import Work
-
-LEAVING_S = 2.0
-"""A run that is being changed is waited for so long even where the app is told to end at once."""
 
 
 class RunUpdated(Message):
@@ -54,32 +47,6 @@ class SeveralRuns(Message):
         self.directory = directory
 
 
-class WorkTold(Message):
-    """The operation that is at work has come further."""
-
-    def can_replace(self, message: Message) -> bool:
-        """Only how far it is now matters."""
-        return isinstance(message, WorkTold)
-
-
-class WorkEnded(Message):
-    """The operation has ended: in these words, good or bad."""
-
-    def __init__(self, said: str, tone: Tone) -> None:
-        super().__init__()
-        self.said = said
-        self.tone = tone
-
-
-class Said(Message):
-    """Another thread has something to say."""
-
-    def __init__(self, text: str, tone: Tone) -> None:
-        super().__init__()
-        self.text = text
-        self.tone = tone
-
-
 class MonitorApp(App[None]):
     """The app behind `ckpt-monitor RUN`. `options` is what the command line said."""
 
@@ -97,10 +64,7 @@ class MonitorApp(App[None]):
         self.home = DashboardScreen(RunView(run=run_dir), ascii_only=options.is_ascii)
         self.runs_in: Path | None = None
         self.fault: str | None = None
-        self.job: Job[Any] | None = None
-        """The operation that is at work; there is one at a time."""
-        self.clock: Callable[[], float] = time.time
-        self._is_leaving = False
+        self.changes = Changes(self)
         self.feed = self._feed_of(run_dir)
 
     def get_default_screen(self) -> Screen[None]:
@@ -115,12 +79,12 @@ class MonitorApp(App[None]):
     def on_unmount(self) -> None:
         """Stop reading; let a change of the run come to its end."""
         self.feed.stop()
-        if self.job is not None and not self.job.cancel():
-            self.job.join(LEAVING_S)
+        self.changes.stop()
 
     def follow(self, run_dir: Path) -> None:
         """Show another run, chosen from the list of runs."""
         self.feed.stop()
+        self.changes.unguard()
         self.run_dir = run_dir
         self.shown = None
         self.home.show_other_run(RunView(run=run_dir))
@@ -147,7 +111,7 @@ class MonitorApp(App[None]):
     def _feed_of(self, run_dir: Path) -> Feed:
         def take(shown: Shown) -> None:
             if shown.view.run == self.run_dir:
-                self._post_from_thread(self, RunUpdated(shown))
+                self.post_from_thread(self, RunUpdated(shown))
 
         return Feed(
             run_dir, take, poll_s=self.options.poll_s, is_read_only=self.options.is_read_only
@@ -161,7 +125,7 @@ class MonitorApp(App[None]):
         from ckpt.generations import child_runs, is_run
 
         if not is_run(self.run_dir) and child_runs(self.run_dir):
-            self._post_from_thread(self, SeveralRuns(self.run_dir))
+            self.post_from_thread(self, SeveralRuns(self.run_dir))
         else:
             self.feed.start()
 
@@ -177,7 +141,7 @@ class MonitorApp(App[None]):
                 views.append(read_run(run, now))
             except (CheckpointError, OSError):  # it went away, or may not be read: named, no facts
                 views.append(RunView(run=run))
-        self._post_from_thread(screen, RunsScreen.Read(views, now))
+        self.post_from_thread(screen, RunsScreen.Read(views, now))
 
     def on_run_updated(self, event: RunUpdated) -> None:
         """Take the newest view: the one place that assigns it."""
@@ -231,114 +195,45 @@ class MonitorApp(App[None]):
             answer = CheckpointScreen.Read(contents)
         except Exception as error:  # noqa: BLE001 - whatever went wrong is shown where it was asked for
             answer = CheckpointScreen.Failed(sentence(error))
-        self._post_from_thread(screen, answer)
+        self.post_from_thread(screen, answer)
 
     # ---- changing the run -----------------------------------------------------------------------
 
-    def ask(self, command: str, key: str | None) -> None:
-        """Show the plan that a command means for a row, and carry it out if that is confirmed."""
-        from ckpt.errors import Refused
-        from monitor.planning import plan_of, reason
-        from monitor.screens.confirm import ConfirmScreen
-        from monitor.work import BUTTONS, lines_of, question_of, work_of
-
-        if self.shown is None:
-            self.say("the checkpoints were not looked at yet")
-            return
-        view, now = self.shown.view, self.clock()
-        try:
-            plan = plan_of(command, view, key, now)
-        except Refused as refused:
-            self.say(reason(refused, view))
-            return
-
-        def answered(is_confirmed: bool | None) -> None:
-            if is_confirmed:
-                self._start(work_of(plan))
-
-        assert view.journal is not None  # or there would be no plan
-        screen = ConfirmScreen(
-            question_of(plan, view.journal),
-            lines_of(plan, now),
-            BUTTONS[plan.verb],
-            ascii_only=self.options.is_ascii,
-        )
-        self.push_screen(screen, answered)
-
-    def _start(self, work: "Work") -> None:
-        """Let an operation work in a thread; what it does is seen where the disk is watched."""
-        from monitor.job import At, Job
-        from monitor.work import ending
-
-        if self.job is not None:
-            self.say(f"not while this is at work: {self.job.title}", Tone.WARN)
-            return
-
-        def tell(news: "At | Ended[Any]") -> None:
-            if isinstance(news, At):
-                self._post_from_thread(self, WorkTold())
-            else:
-                self._post_from_thread(self, WorkEnded(*ending(work, news)))
-
-        self.job = Job(work.title, work.operation, tell, is_changing=work.is_changing)
-        self.job.start()
-        self.on_work_told()
-
     def on_work_told(self) -> None:
-        """Show how far it is."""
+        """Show how far the operation is."""
         if isinstance(self.screen, CommandScreen):
             self.screen.show_work()
 
     def on_work_ended(self, event: WorkEnded) -> None:
         """Say how it ended, and look at the run: only what the disk shows is painted."""
-        self.job = None
-        self.feed.look_again()
-        if self._is_leaving:
+        if self.changes.end_work():
             self.exit()
             return
+        self.feed.look_again()
         self.say(event.said, event.tone)
 
-    def cancel_work(self) -> None:
-        """Let the operation stop, if it has changed nothing yet."""
-        if self.job is not None and not self.job.cancel():
-            self.say(f"{self.job.title}: it changes the run by now, and ends by itself")
+    def on_guard_ended(self, event: GuardEnded) -> None:
+        """Say that the run is not guarded any more, which nobody wished."""
+        self.changes.guarding = None
+        self.home.paint_all()
+        self.say(event.said, Tone.BAD)
+
+    def on_said(self, event: Said) -> None:
+        """Say what another thread has to say, and look at what it did."""
+        self.feed.look_again()
+        self.say(event.text, event.tone)
 
     def leave(self) -> None:
         """Leave the app: at once, or as soon as a change of the run has come to its end."""
-        if self.job is None or self.job.cancel():
+        if self.changes.may_leave():
             self.exit()
-            return
-        self._is_leaving = True
-        self.say(f"leaving as soon as this has ended: {self.job.title}", Tone.WARN)
-
-    def toggle_pin(self, generation: str, *, is_pinned: bool) -> None:
-        """Pin a generation, or let it go."""
-        args = (self.run_dir, generation, is_pinned)
-        threading.Thread(target=self._pin, args=args, name="pin", daemon=True).start()
-
-    def _pin(self, run_dir: Path, generation: str, is_pinned: bool) -> None:
-        from ckpt.control import pin, unpin
-
-        try:
-            if is_pinned:
-                unpin(run_dir, generation)
-                said = Said(f"{generation} may be pruned again (p pins it)", Tone.GOOD)
-            else:
-                pin(run_dir, generation)
-                said = Said(f"{generation} is pinned: no prune takes it (p unpins it)", Tone.GOOD)
-        except OSError as error:
-            said = Said(sentence(error), Tone.BAD)
-        self.feed.look_again()
-        self._post_from_thread(self, said)
-
-    def on_said(self, event: Said) -> None:
-        """Say what another thread has to say."""
-        self.say(event.text, event.tone)
 
     def say(self, text: str, tone: Tone = Tone.ACCENT) -> None:
-        """Say one line at the foot of the screen."""
+        """Say something at the foot of the screen."""
         screen = self.screen if isinstance(self.screen, CommandScreen) else self.home
         screen.say(text, tone)
+
+    # ---- other screens --------------------------------------------------------------------------
 
     def show_history(self) -> None:
         """Show what was done to the checkpoints."""
@@ -348,7 +243,17 @@ class MonitorApp(App[None]):
             view, now = self.shown.view, self.shown.now
             self.push_screen(HistoryScreen(view, now, ascii_only=self.options.is_ascii))
 
-    def _post_from_thread(self, to: "MonitorApp | Screen[None]", message: Message) -> None:
+    def show_policies(self) -> None:
+        """Show what each policy would keep and free."""
+        from monitor.screens.prune import PruneScreen
+
+        if self.shown is not None:
+            view = self.shown.view
+            now = self.changes.clock()
+            self.push_screen(PruneScreen(view, now, ascii_only=self.options.is_ascii))
+
+    def post_from_thread(self, to: "MonitorApp | Screen[None]", message: Message) -> None:
+        """Post a message from another thread; once the app is over there is nobody to get it."""
         try:
             to.post_message(message)
         except RuntimeError:  # the loop has just closed: nobody is left to show it to

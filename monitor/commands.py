@@ -24,6 +24,7 @@ class Where(StrEnum):
     RUNS = "runs"
     DETAILS = "details"
     HISTORY = "history"
+    PRUNE = "policies"
     QUESTION = "question"
     HELP = "help"
 
@@ -87,7 +88,14 @@ _SPELT = {
     "escape": "esc", "equals_sign": "=",
 }  # fmt: skip
 _ESCAPE = "Cancel what runs, show all rows again, or go back to the screen before"
-_TABLES = (Where.DASHBOARD, Where.CHECKPOINT, Where.RUNS, Where.DETAILS, Where.HISTORY)
+_TABLES = (
+    Where.DASHBOARD,
+    Where.CHECKPOINT,
+    Where.RUNS,
+    Where.DETAILS,
+    Where.HISTORY,
+    Where.PRUNE,
+)
 _LISTS = (*_TABLES, Where.HELP, Where.QUESTION)
 _RUN = (Where.DASHBOARD, Where.HISTORY)
 
@@ -123,7 +131,7 @@ def _needs_points(situation: Situation) -> str | None:
 COMMANDS: tuple[Command, ...] = (
     Command(
         "open", ("enter",), "open", "Open what the cursor is on",
-        (Where.DASHBOARD, Where.RUNS), _needs_row, rank=2,
+        (Where.DASHBOARD, Where.RUNS, Where.PRUNE), _needs_row, rank=2,
     ),
     Command(
         "roll_back", ("r",), "roll back",
@@ -146,6 +154,15 @@ COMMANDS: tuple[Command, ...] = (
     Command(
         "pin", ("p",), "pin", "Keep a generation from every prune; again: let it go",
         (Where.DASHBOARD,), _needs_generation, changes=True, rank=12,
+    ),
+    Command(
+        "prune", ("P",), "prune", "See what each policy keeps and frees, then choose one",
+        (Where.DASHBOARD,), _needs_plan("prune"), changes=True, rank=18,
+    ),
+    Command(
+        "guard", ("K",), "guard",
+        "Keep what a trainer that deletes its own checkpoints publishes; again: stop it",
+        (Where.DASHBOARD,), changes=True, rank=19,
     ),
     Command(
         "history", ("h",), "history", "What was done to the checkpoints, newest first",
@@ -228,7 +245,7 @@ COMMANDS: tuple[Command, ...] = (
     ),
     Command(
         "back", ("escape",), "back", _ESCAPE,
-        (Where.CHECKPOINT, Where.DETAILS, Where.HISTORY, Where.HELP), rank=2,
+        (Where.CHECKPOINT, Where.DETAILS, Where.HISTORY, Where.PRUNE, Where.HELP), rank=2,
     ),
     Command(
         "confirm", ("y",), "yes", "In a question: do it", (Where.QUESTION,), rank=2,

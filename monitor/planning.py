@@ -17,6 +17,8 @@ RowOf: TypeAlias = tuple[Slot, Generation | None]
 """What a row of the table stands for; None: no generation, but a broken slot or a leftover."""
 
 _OVER = (HealthState.DEAD, HealthState.FINISHED)
+_NOT_YET = "the checkpoints were not looked at yet"
+_OLD = (State.RETIRED, State.WITHDRAWN)
 
 
 def find_row(view: RunView, key: str | None) -> RowOf | None:
@@ -33,12 +35,12 @@ def find_row(view: RunView, key: str | None) -> RowOf | None:
 
 
 def plan_of(command: str, view: RunView, key: str | None, now: float) -> "Plan":
-    """Make the plan that a command (`roll_back`, `undo`, `redo`, `recover`) means now.
+    """Make the plan that a command (`roll_back`, `undo`, `redo`, `recover`, `prune`) means now.
 
     Raises:
         Refused: there is nothing for it to do; the message says why.
     """
-    return _PLANNERS[command](_known(view, now), find_row(view, key))
+    return _PLANNERS[command](known_of(view, now), find_row(view, key))
 
 
 def refusal(command: str, view: RunView | None, key: str | None, now: float = 0.0) -> str | None:
@@ -58,12 +60,12 @@ def reason(error: CheckpointError, view: RunView) -> str:
     return f"{said}; {error.hint}" if error.hint else said
 
 
-# ---- private ----------------------------------------------------------------------------------
+def known_of(view: RunView, now: float) -> "Known":
+    """Return what plans of a run are made of.
 
-_NOT_YET = "the checkpoints were not looked at yet"
-
-
-def _known(view: RunView, now: float) -> "Known":
+    Raises:
+        Refused: too little is known of the run.
+    """
     from ckpt.generations import Known
 
     if view.journal is None:
@@ -72,6 +74,9 @@ def _known(view: RunView, now: float) -> "Known":
         raise Refused("the run's directory is not reachable")
     written_at = None if view.health.state in _OVER else view.updated_at
     return Known(view.run, view.slots, view.journal, now, written_at)
+
+
+# ---- private ----------------------------------------------------------------------------------
 
 
 def _plan_back(known: "Known", row: RowOf | None) -> "Plan":
@@ -121,9 +126,19 @@ def _plan_recover(known: "Known", _row: RowOf | None) -> "Plan":
     return plan
 
 
+def _plan_prune(known: "Known", _row: RowOf | None) -> "Plan":
+    """Plan the widest prune: what a policy keeps of it is chosen from a list."""
+    from ckpt.retention import Policy, plan_prune
+
+    if not any(each.state in _OLD for slot in known.slots for each in slot.generations):
+        raise Refused("there is nothing but what is live")
+    return plan_prune(known, Policy(keep_last=0, is_damaged_too=True))
+
+
 _PLANNERS: dict[str, Callable[["Known", RowOf | None], "Plan"]] = {
     "roll_back": _plan_back,
     "undo": _plan_undo,
     "redo": _plan_redo,
     "recover": _plan_recover,
+    "prune": _plan_prune,
 }

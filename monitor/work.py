@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ckpt.present import Cell, Tone, visible
+from ckpt.present import Cell, Tone, size, visible
 from monitor.feed import sentence
 
 if TYPE_CHECKING:
@@ -14,13 +14,15 @@ if TYPE_CHECKING:
     from ckpt.reflog import Journal
     from monitor.job import Ended
 
-FEW = 6
+FEW = 10
+_FINAL = (Cell("  ! what is deleted cannot be brought back", Tone.WARN),)
 BUTTONS = {
     "rollback": "Roll back",
     "withdraw": "Send back",
     "undo": "Undo",
     "redo": "Redo",
     "recover": "Recover",
+    "prune": "Delete",
 }
 """What the button that confirms a plan says, by the plan's verb."""
 
@@ -43,6 +45,8 @@ def question_of(plan: "Plan", journal: "Journal") -> str:
     from ckpt.present.plans import plan_title
 
     title = plan_title(plan)
+    if plan.verb == "prune":
+        title = f"delete {_generations(len(plan.removed))} of {title.removeprefix('prune ')}"
     entries = {entry.sequence: entry for entry in journal.entries}
     entry = entries.get(plan.undoes or 0)
     if plan.verb == "redo" and entry is not None:  # it takes an undo back
@@ -57,8 +61,9 @@ def lines_of(plan: "Plan", now: float) -> tuple["Line", ...]:
     """Say what a plan will do; one of many changes says what it costs first, then each of them."""
     from ckpt.present.plans import plan_lines
 
-    _, *lines = plan_lines(plan, now, most=FEW)
-    _, *in_full = plan_lines(plan, now)
+    final = [_FINAL] if plan.verb == "prune" else []
+    lines = [*plan_lines(plan, now, most=FEW)[1:], *final]
+    in_full = [*plan_lines(plan, now)[1:], *final]
     if len(lines) == len(in_full):
         return tuple(lines)
     return (*lines, (), (Cell("  in full", Tone.DIM),), *in_full)
@@ -68,10 +73,14 @@ def work_of(plan: "Plan") -> Work:
     """Return what carries out a plan; nothing is begun yet."""
     from ckpt.generations import carry_out, recover
     from ckpt.present.plans import done_line, plan_title
+    from ckpt.retention import prune
 
     title = plan_title(plan)
     if plan.verb == "recover":
         return Work(title, recover(plan.run_dir), _sentences, is_changing=True)
+    if plan.verb == "prune":
+        told = f"{_generations(len(plan.removed))} deleted"
+        return Work(title, prune(plan), lambda freed: f"{told}, {size(freed)} freed")
     again = "Z redoes it" if plan.verb == "undo" else "z undoes it"
     return Work(title, carry_out(plan), lambda _: f"{done_line(plan)} ({again})")
 
@@ -83,6 +92,10 @@ def ending(work: Work, ended: "Ended[Any]") -> tuple[str, Tone]:
     if ended.is_cancelled:
         return f"{work.title}: cancelled, nothing was changed", Tone.WARN
     return f"✓ {work.told(ended.result)}", Tone.GOOD
+
+
+def _generations(count: int) -> str:
+    return f"{count:,} generation{'' if count == 1 else 's'}"
 
 
 def _sentences(told: tuple[str, ...]) -> str:

@@ -66,7 +66,7 @@ class CommandScreen(Screen[None], inherit_bindings=False):
 
     def situation(self) -> Situation:
         """Tell the table of commands what it may need to know."""
-        job, shown = self.monitor.job, self.monitor.shown
+        job, shown = self.monitor.changes.job, self.monitor.shown
         return Situation(
             self.where,
             self.table.selected_key,
@@ -168,15 +168,15 @@ class CommandScreen(Screen[None], inherit_bindings=False):
 
     def do_undo(self) -> None:
         """Ask whether to undo what was last done."""
-        self.monitor.ask("undo", None)
+        self.monitor.changes.ask("undo", None)
 
     def do_redo(self) -> None:
         """Ask whether to do it again."""
-        self.monitor.ask("redo", None)
+        self.monitor.changes.ask("redo", None)
 
     def do_recover(self) -> None:
         """Ask whether to end what was cut off."""
-        self.monitor.ask("recover", None)
+        self.monitor.changes.ask("recover", None)
 
     def path_to_copy(self) -> str | None:
         """Return the path that `y` copies; None when there is none here."""
@@ -205,7 +205,7 @@ class CommandScreen(Screen[None], inherit_bindings=False):
 
     def paint_foot(self) -> None:
         """Paint the foot: what is said, and the keys, as many as the height allows."""
-        job = self.monitor.job
+        job = self.monitor.changes.job
         if self._said is not None:
             said: tuple[Cell, ...] = (self._said,)
         elif job is not None:

@@ -114,7 +114,7 @@ class DashboardScreen(CommandScreen):
 
     def situation(self) -> Situation:
         """Tell what is selected and whether there is a chart to act on."""
-        job = self.monitor.job
+        job = self.monitor.changes.job
         return Situation(
             self.where,
             self.table.selected_key,
@@ -143,13 +143,22 @@ class DashboardScreen(CommandScreen):
 
     def do_roll_back(self) -> None:
         """Ask whether to roll back to what the cursor is on."""
-        self.monitor.ask("roll_back", self.table.selected_key)
+        self.monitor.changes.ask("roll_back", self.table.selected_key)
 
     def do_pin(self) -> None:
         """Pin the generation under the cursor, or let it go."""
         row = self.selected_generation()
         if row is not None and row[1] is not None:
-            self.monitor.toggle_pin(row[1].id, is_pinned=row[1].pinned)
+            self.monitor.changes.toggle_pin(row[1].id, is_pinned=row[1].pinned)
+
+    def do_prune(self) -> None:
+        """Show what each policy would keep and free."""
+        self.monitor.show_policies()
+
+    def do_guard(self) -> None:
+        """Guard the run, or stop guarding it."""
+        self.monitor.changes.toggle_guard()
+        self.paint_all()
 
     def do_history(self) -> None:
         """Show what was done to the checkpoints."""
@@ -176,8 +185,8 @@ class DashboardScreen(CommandScreen):
 
     def do_show_all(self) -> None:
         """Cancel what is at work, else show all rows again, else go back to the list of runs."""
-        if self.monitor.job is not None:
-            self.monitor.cancel_work()
+        if self.monitor.changes.job is not None:
+            self.monitor.changes.cancel()
         elif self.is_filtered:
             super().do_show_all()
         else:
@@ -275,7 +284,8 @@ class DashboardScreen(CommandScreen):
         self.header.paint([*lines, (Cell("─" * width, Tone.DIM),)])
 
     def _paint_table(self) -> None:
-        asked = (self.view.slots, self.view.newest_verified, self.now)
+        is_guarded = self.monitor.changes.guarding is not None
+        asked = (self.view.slots, self.view.newest_verified, self.now, is_guarded)
         if asked == self._painted_rows:
             return
         self._painted_rows = asked
@@ -288,8 +298,10 @@ class DashboardScreen(CommandScreen):
         )
 
     def _note(self) -> str:
-        read_only = ["read-only"] if self.monitor.options.is_read_only else []
-        return " · ".join([*read_only, slots_summary(self.view)])
+        first = ["read-only"] if self.monitor.options.is_read_only else []
+        if self.monitor.changes.guarding is not None:
+            first = ["guarded"]
+        return " · ".join([*first, slots_summary(self.view)])
 
     def _paint_chart(self) -> None:
         self.chart.show(self.view, marks_of(self.view, self.table.selected_key))

@@ -20,6 +20,7 @@ from monitor.widgets.painted import STYLES, PaintedLines, fit, fit_line, line_of
 
 GAP = 2  # blanks between two columns
 MARK = 2  # cells left of the first column, for the cursor's sign
+TOO_WIDE = 10  # a column that is wider than it need be by more than this shrinks
 NARROWEST = 24  # a column of rank 0 is cut to no less than this while another can go
 
 
@@ -87,12 +88,16 @@ class RowTable(PaintedLines):
         """Show these rows; the cursor stays on its row's key, or on the first row if it was there.
 
         `title` stands at the left of the first line and `note` at its right; `empty` is said where
-        there are no rows. Columns only grow while the titles stay, so that nothing jumps.
+        there are no rows. Columns only grow while the titles stay, so that nothing jumps, unless
+        what made one much too wide is gone.
         """
         selected = self.selected_key
         if table.columns == self._table.columns:
             pairs = zip(self._widths, table.widths, strict=True)
-            self._widths = tuple(max(pair) for pair in pairs)
+            self._widths = tuple(
+                wanted if wanted < width - TOO_WIDE else max(width, wanted)
+                for width, wanted in pairs
+            )
         else:
             self._widths = table.widths
         self._table, self._title, self._note = table, tuple(title), tuple(note)

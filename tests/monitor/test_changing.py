@@ -1,7 +1,9 @@
 """Keys that change a run: pressed on a real run, looked at on the disk."""
 
 import math
+import re
 import shutil
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -10,8 +12,10 @@ import pytest
 import views
 from saving import known, lying, save
 from screens import running, text_of, until
+from textual._compositor import CompositorUpdate
 from textual.events import Key, Paste
 from textual.pilot import Pilot
+from trees import put_checkpoint, weights
 
 from ckpt.checkpoint import State
 from ckpt.control import read_pins
@@ -24,6 +28,8 @@ from monitor.screens import confirm
 from monitor.screens.confirm import ConfirmScreen
 from monitor.screens.dashboard import DashboardScreen
 from monitor.screens.history import HistoryScreen
+from monitor.screens.prune import PruneScreen
+from monitor.spans import exact
 from monitor.work import Work
 
 GATE_S = 10.0
@@ -43,8 +49,8 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run.mkdir()
     (run / "training_state.json").write_text(views.state_file(40))
     for step, times in ((10, 1), (20, 1), (30, 2), (40, 3)):
-        for time in range(times):
-            save(run / f"step_{step}", step, float(step), float(time))
+        for value in range(times):
+            save(run / f"step_{step}", step, float(step), float(value))
     return run
 
 
@@ -76,6 +82,10 @@ def retired(run: Path, name: str) -> list[str]:
     return [each.id for each in slot.generations if each.state is State.RETIRED]
 
 
+def shown(app: MonitorApp) -> str:
+    return "\n".join(text_of(app))
+
+
 def said(app: MonitorApp) -> str:
     """What stands above the keys, in one line."""
     return " ".join(line.strip() for line in text_of(app)[-6:-1])
@@ -91,7 +101,7 @@ async def ask(app: MonitorApp, pilot: Pilot[None], *keys: str) -> str:
 
 async def done(app: MonitorApp, pilot: Pilot[None]) -> str:
     """Wait until nothing is at work; return what was said of it."""
-    await until(pilot, lambda: isinstance(app.screen, DashboardScreen) and app.job is None)
+    await until(pilot, lambda: isinstance(app.screen, DashboardScreen) and app.changes.job is None)
     await pilot.pause()
     return said(app)
 
@@ -162,7 +172,7 @@ async def test_a_question_starts_on_cancel_and_no_is_no(run: Path) -> None:
             await ask(app, pilot, "r")
             await pilot.press(*keys.split())
             await until(pilot, lambda: isinstance(app.screen, DashboardScreen))
-            assert app.job is None
+            assert app.changes.job is None
     assert lying(run) == before
 
 
@@ -217,6 +227,76 @@ async def test_h_shows_what_was_done_and_z_undoes_there(run: Path) -> None:
     assert live(run) == before
 
 
+async def test_prune_shows_what_each_policy_keeps_and_deletes_what_was_confirmed(
+    run: Path,
+) -> None:
+    [_, older] = retired(run, "step_40")
+    before = live(run)
+    async with watching(run) as (app, pilot):
+        await pilot.press("P")
+        await until(pilot, lambda: isinstance(app.screen, PruneScreen))
+        await pilot.pause()
+        rows = "\n".join(text_of(app))
+        assert re.search(r"the last of each slot +2 +1 +1.2 KB", rows)
+        assert re.search(r"only what no prune may take +0 +3 +3.7 KB", rows)
+        await pilot.press("enter")
+        assert "nothing would go" in said(app)
+        await pilot.press("G", "k")
+        assert "2 stay: among the last 1 of its slot" in said(app)
+        text = await ask(app, pilot, "enter")
+        assert "Delete 1 generation of step_40?" in text
+        assert f"is deleted     step_40  {older}" in text
+        assert "! what is deleted cannot be brought back" in text
+        await pilot.press("y")
+        await until(pilot, lambda: "1 generation deleted, 1.2 KB freed" in said(app))
+        await until(pilot, lambda: bool(re.search(r"last of each slot +2 +none", shown(app))))
+    assert older not in retired(run, "step_40")
+    assert live(run) == before
+
+
+async def test_a_pinned_generation_is_in_no_prune(run: Path) -> None:
+    async with watching(run) as (app, pilot):
+        for _ in range(2):
+            await pilot.press("j", "p")
+            await until(pilot, lambda: "is pinned" in said(app))
+        await until(pilot, lambda: shown(app).count("retired, pinned") == 2)
+        await pilot.press("P")
+        await until(pilot, lambda: isinstance(app.screen, PruneScreen))
+        await pilot.press("G")
+        await until(pilot, lambda: "2 stay: pinned" in said(app))
+
+
+async def test_the_guard_keeps_what_a_trainer_deletes_and_says_that_it_is_on(
+    tmp_path: Path,
+) -> None:
+    run = tmp_path / "exp1"
+    put_checkpoint(run / "latest", 10)
+    (run / "training_state.json").write_text(views.state_file(10))
+    async with watching(run) as (app, pilot):
+        await pilot.press("K")
+        await until(pilot, lambda: "guarded · 1 slot" in shown(app))
+        assert "guarded while this screen is open" in said(app)
+        await until(pilot, lambda: bool(list(run.glob(".latest.retired-*"))))
+        put_checkpoint(run / ".latest.tmp-abcdefg1", 20)
+        (run / "latest").rename(run / ".latest.retired-abcdefg1")
+        (run / ".latest.tmp-abcdefg1").rename(run / "latest")
+        shutil.rmtree(run / ".latest.retired-abcdefg1")
+        await until(pilot, lambda: bool(re.search(r"├ \w+ +10 .*◇ retired", shown(app))))
+        await pilot.press("K")
+        assert "not guarded any more" in said(app)
+        assert "guarded ·" not in shown(app)
+
+
+async def test_what_cannot_be_guarded_is_said(tmp_path: Path) -> None:
+    run = tmp_path / "exp1"
+    run.mkdir()
+    (run / "adapter.safetensors").write_bytes(weights(1))
+    (run / "training_state.json").write_text(views.state_file(10))
+    async with watching(run) as (app, pilot):
+        await pilot.press("K")
+        await until(pilot, lambda: "its trainer writes the file in place" in said(app))
+
+
 # ---- what is refused ----------------------------------------------------------------------------
 
 
@@ -259,7 +339,7 @@ async def test_read_only_changes_nothing_and_says_so(run: Path) -> None:
     before = lying(run)
     async with watching(run, is_read_only=True) as (app, pilot):
         assert "read-only · 4 slots" in "\n".join(text_of(app))
-        for key in "rzZRp":
+        for key in "rzZRpPK":
             await pilot.press(key)
             assert "nothing is changed under --read-only" in said(app)
             assert isinstance(app.screen, DashboardScreen)
@@ -304,8 +384,6 @@ class Gate:
         self.changes = False
 
     def operation(self) -> Operation[None]:
-        import time
-
         def wait(condition: str) -> Iterator[None]:
             deadline = time.monotonic() + GATE_S
             while not getattr(self, condition) and time.monotonic() < deadline:
@@ -330,7 +408,7 @@ class Gate:
 async def test_verifying_shows_a_bar_and_esc_cancels_it() -> None:
     gate = Gate()
     async with running(views.healthy(), (100, 30)) as (app, pilot):
-        app._start(gate.work())
+        app.changes.start(gate.work())
         bar = "▓▓▓▓▓▓░░░░░░░░░░░░░░░░░░   25 %  300 MB of 1.2 GB  esc cancels"
         await until(pilot, lambda: f"roll back step_40  verifying {bar}" in said(app))
         await pilot.press("r")
@@ -340,21 +418,48 @@ async def test_verifying_shows_a_bar_and_esc_cancels_it() -> None:
         assert gate.is_closed
 
 
+async def test_a_bar_that_moves_sends_a_few_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("monitor.job.TELL_EVERY_S", 0.0)
+    done = [300_000_000]
+
+    def operation() -> Operation[None]:
+        while done[0] < 1_200_000_000:
+            yield Progress(done[0], 1_200_000_000, "model.safetensors")
+            time.sleep(0.005)
+
+    async with running(views.healthy()) as (app, pilot):
+        app.changes.start(Work("roll back step_40", operation(), lambda _: "done"))
+        await until(pilot, lambda: "25 %" in said(app))
+        sent: list[int] = []
+
+        def display(_screen: object, renderable: object) -> None:
+            if isinstance(renderable, CompositorUpdate):
+                sent.append(len(exact(renderable).render_segments(app.console)))
+
+        monkeypatch.setattr(app, "_display", display)
+        done[0] = 600_000_000
+        await until(pilot, lambda: "50 %" in said(app))
+        await until(pilot, lambda: bool(sent))
+        assert sum(sent) < 200
+        done[0] = 1_200_000_000
+        await until(pilot, lambda: app.changes.job is None)
+
+
 @pytest.mark.parametrize("width", [20, 40, 60, 80])
 async def test_the_bar_fits_and_says_what_is_at_work(width: int) -> None:
     gate = Gate()
     async with running(views.healthy(), (width, 12)) as (app, pilot):
-        app._start(gate.work())
+        app.changes.start(gate.work())
         await until(pilot, lambda: "25 %" in said(app))
         assert ("esc cancels" in said(app)) == (width >= 40)
-        app.cancel_work()
-        await until(pilot, lambda: app.job is None)
+        app.changes.cancel()
+        await until(pilot, lambda: app.changes.job is None)
 
 
 async def test_q_while_it_verifies_cancels_and_leaves() -> None:
     gate = Gate()
     async with running(views.healthy()) as (app, pilot):
-        app._start(gate.work())
+        app.changes.start(gate.work())
         await pilot.press("q")
         await until(pilot, lambda: not app.is_running)
         await until(pilot, lambda: gate.is_closed)
@@ -365,8 +470,8 @@ async def test_q_while_it_changes_the_run_waits_for_its_end_and_says_so() -> Non
     gate = Gate()
     gate.changes = True
     async with running(views.healthy(), (100, 30)) as (app, pilot):
-        app._start(gate.work())
-        await until(pilot, lambda: app.job is not None and app.job.at.is_changing)
+        app.changes.start(gate.work())
+        await until(pilot, lambda: app.changes.job is not None and app.changes.job.at.is_changing)
         await pilot.press("escape")
         assert "it changes the run by now, and ends by itself" in said(app)
         await pilot.press("q")

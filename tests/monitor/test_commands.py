@@ -16,7 +16,7 @@ from monitor.commands import (
     keys_markdown,
 )
 
-LATER_KEYS = set("vVPsSdl")
+LATER_KEYS = set("vVsSdl")
 
 
 NOT_REACHABLE = "the run's directory is not reachable"

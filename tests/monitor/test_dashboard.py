@@ -8,6 +8,7 @@ import views
 from screens import compare, resize, running, send, text_of, until
 from textual._compositor import CompositorUpdate
 
+from ckpt.checkpoint import Leftover
 from monitor.app import RunUpdated
 from monitor.commands import COMMANDS
 from monitor.feed import Shown
@@ -127,6 +128,17 @@ async def test_who_never_moved_stays_on_the_newest() -> None:
             app, pilot, replace(app.home.view, slots=(views.slot(12_500), *app.home.view.slots))
         )
         assert app.home.table.selected_key == "step_12500@live"
+
+
+async def test_a_column_shrinks_once_what_made_it_wide_is_gone() -> None:
+    async with running(views.healthy(), (80, 24)) as (app, pilot):
+        before = text_of(app)[-7:-2]
+        wide = Leftover(views.RUN / f".step_12000.trash-{'9' * 30}", "trash", "being deleted")
+        slots = (replace(views.GOOD_SLOT, leftovers=(wide,)), *app.home.view.slots[1:])
+        await send(app, pilot, replace(views.healthy(), slots=slots))
+        assert "├ .step_12000.trash-999" in "\n".join(text_of(app))
+        await send(app, pilot, views.healthy())
+        assert text_of(app)[-7:-2] == before
 
 
 async def test_the_filter_narrows_and_esc_shows_all_again() -> None:

@@ -7,16 +7,17 @@ import views
 from screens import compare, resize, running, text_of, until
 from textual.pilot import Pilot
 
-from ckpt.checkpoint import Leftover, Slot, State
+from ckpt.checkpoint import Generation, Leftover, Slot, State, Verdict
 from ckpt.errors import Refused
 from ckpt.present import Cell
-from ckpt.reflog import Change, Entry, Journal, Outcome
+from ckpt.reflog import Change, Entry, Journal, Outcome, Told
 from ckpt.view import Health, HealthState, RunView
 from monitor.app import MonitorApp
 from monitor.options import Options
 from monitor.planning import find_row, plan_of
 from monitor.screens.confirm import ConfirmScreen
 from monitor.screens.history import HistoryScreen
+from monitor.screens.prune import PruneScreen, policies_for
 from monitor.widgets.scrolled_lines import wrapped_cells
 
 LONG = "checkpoints_of_the_long_run_" * 8
@@ -56,6 +57,33 @@ def broken() -> RunView:
     return replace(views.healthy(), slots=slots, journal=Journal())
 
 
+def many_retired() -> RunView:
+    """Four slots, each saved four times; one generation is pinned and one is damaged."""
+
+    def old(step: int, at: int) -> Generation:
+        more: dict[str, object] = {"pinned": True} if (step, at) == (11_000, 2) else {}
+        if (step, at) == (10_000, 1):
+            more = {"verified": views.verified(Verdict.DAMAGED)}
+        return views.generation(
+            step,
+            name=f"{step}{at}",
+            state=State.RETIRED,
+            loss=2.0 - step / 1e5 + at / 10,
+            created_at=views.NOW - 86_400 * at,
+            **more,
+        )
+
+    slots = tuple(
+        views.slot(step, views.generation(step), *(old(step, at) for at in (1, 2, 3)))
+        for step in (12_000, 11_000, 10_000, 9_000)
+    )
+    told = {
+        slot.name: Told({each.id: -at for at, each in enumerate(slot.generations)})
+        for slot in slots
+    }
+    return replace(views.healthy(), slots=slots, journal=Journal(slots=told))
+
+
 def long_names() -> RunView:
     view = views.many_slots(40)
     slots = tuple(replace(slot, name=f"{LONG}{slot.name}") for slot in view.slots)
@@ -63,8 +91,8 @@ def long_names() -> RunView:
 
 
 async def show(app: MonitorApp, pilot: Pilot[None], command: str, key: str | None) -> None:
-    app.clock = lambda: views.NOW
-    app.ask(command, key)
+    app.changes.clock = lambda: views.NOW
+    app.changes.ask(command, key)
     await until(pilot, lambda: isinstance(app.screen, ConfirmScreen))
     await pilot.pause()
 
@@ -142,6 +170,31 @@ async def test_the_history_looks_as_it_did() -> None:
         compare(app, "history-80x24")
         await resize(app, pilot, 40, 10)
         compare(app, "history-40x10")
+
+
+async def test_the_policies_look_as_they_did() -> None:
+    async with running(many_retired()) as (app, pilot):
+        app.changes.clock = lambda: views.NOW
+        await pilot.press("P")
+        await until(pilot, lambda: isinstance(app.screen, PruneScreen))
+        await pilot.press("G", "k")
+        compare(app, "policies-120x40")
+        await resize(app, pilot, 80, 24)
+        compare(app, "policies-80x24")
+        await resize(app, pilot, 40, 10)
+        compare(app, "policies-40x10")
+        await resize(app, pilot, 80, 24)
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(app.screen, ConfirmScreen))
+        compare(app, "question-prune-80x24")
+
+
+@pytest.mark.parametrize(
+    ("steps", "every"), [(9, 1), (40, 5), (400, 50), (4_000, 500), (50_000, 5_000), (1, 1)]
+)
+def test_the_steps_to_keep_are_a_round_number(steps: int, every: int) -> None:
+    view = replace(views.healthy(), slots=(views.slot(steps),))
+    assert f"every {every:,} steps, and the last of each slot" in dict(policies_for(view))
 
 
 async def test_a_history_of_nothing_says_so() -> None:
