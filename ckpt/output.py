@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from ckpt.view import RunView
 
 STATUS_ROWS = 12
+LOG_ROWS = 100  # on a terminal, where the newest would be out of sight behind more
 
 
 class Output:
@@ -233,10 +234,14 @@ class Output:
         from ckpt.present.plans import LOG_COLUMNS, log_rows
 
         rows = log_rows(journal, now)
+        shown = rows[:LOG_ROWS] if self.out.is_terminal else rows
         if rows:
-            self.out.table(LOG_COLUMNS, rows)
+            self.out.table(LOG_COLUMNS, shown)
         else:
             self.out.line(f"{visible(str(run_dir))}: nothing was done to its checkpoints yet")
+        if len(rows) > len(shown):
+            left = f" … {len(rows) - len(shown):,} more: ckpt log {_quoted(run_dir)} | less"
+            self.out.line(Cell(left, Tone.DIM))
         if journal.pending:
             self.out.line(
                 Cell(f" ! interrupted: ckpt recover {_quoted(run_dir)} ends it", Tone.WARN)

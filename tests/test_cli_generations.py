@@ -217,7 +217,7 @@ class OnTerminal:
         return bool(part)
 
 
-@pytest.mark.parametrize("answer", ["\n", "n\n", "no\n", "yeah\n", "\x04"])
+@pytest.mark.parametrize("answer", ["\n", "yeah\n", "\x04"])
 def test_only_a_plain_yes_is_one(run: Path, answer: str) -> None:
     before = snapshot(run)
     asked = OnTerminal("rollback", run)
@@ -363,6 +363,11 @@ def test_what_cannot_be_done_is_one_sentence_and_touches_nothing(
         ["rollback", "RUN", "--to-step", "-1"],
         ["rollback", "RUN", "--to-step", "newest"],
         ["rollback", "RUN", "--depth", "deep"],
+        ["rollback", "RUN", "--to", "", "--yes"],
+        ["rollback", "RUN", "", "--yes"],
+        ["rollback", "", "--yes"],
+        ["pin", "RUN", ""],
+        ["unpin", "RUN", ""],
         ["rollback"],
         ["pin", "RUN"],
         ["undo", "RUN", "step_8"],
@@ -615,6 +620,44 @@ def test_a_dead_writers_half_payload_is_swept_and_told(run: Path) -> None:
     assert result.exit_code == 0
     assert result.stdout.startswith("step_9: removed .step_9.tmp-0123456789ab: unfinished save")
     assert not half.exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "number", "message"),
+    [
+        ("append", errno.ENOSPC, "RUN/.ckpt/reflog: not changed: no space left on device"),
+        ("append", errno.EDQUOT, "RUN/.ckpt/reflog: not changed: disk quota exceeded"),
+        ("exchange", errno.EIO, "RUN: rollback: not done: everything is as it was: input/output"),
+        ("rename", errno.ENOSPC, "RUN: rollback: done, but not known to be durable: no space"),
+    ],
+)
+def test_a_disk_that_refuses_half_way_leaves_a_checkpoint_live_and_says_which(
+    run: Path, name: str, number: int, message: str
+) -> None:
+    refused: list[str] = []
+
+    def refuse(call: fs.Call) -> None:
+        if call.name == name and not refused:
+            refused.append(call.path)
+            raise OSError(number, os.strerror(number), call.path)
+
+    with fs.hooked(refuse):
+        result = ckpt("rollback", run, "--yes")
+    assert refused
+    assert result.exit_code == 1
+    assert f"ckpt: {message.replace('RUN', str(run))}" in result.stderr
+    assert live(run)["step_8"] == (OLD if "done, but" in message else NEW)
+    assert ids(run) == {OLD, NEW, LATER}
+
+
+def test_a_long_journal_keeps_its_newest_entries_in_sight(run: Path) -> None:
+    for number in range(101):
+        sequence = reflog.intend(run, "publish", (Change("step_9", None, f"{number:012x}"),))
+        reflog.conclude(run, sequence, reflog.Outcome.DONE)
+    assert len(ckpt("log", run).stdout.splitlines()) == 102
+    _, said = OnTerminal("log", run).answer("")
+    assert len(said.splitlines()) == 102
+    assert said.splitlines()[-1] == f" … 1 more: ckpt log {run} | less"
 
 
 def test_names_from_a_disk_never_reach_the_terminal_raw(run: Path) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ckpt.cli.frame import RUN, verb, whole_run
+from ckpt.cli.frame import RUN, not_empty, verb, whole_run
 from ckpt.cli.planned import (
     DEPTH,
     DRY_RUN,
@@ -49,8 +49,13 @@ def log(output: "Output", run_dir: Path) -> int:
 
 @click.command()
 @RUN
-@click.argument("slot", required=False)
-@click.option("--to", metavar="GENERATION", help="The id of a generation, or its beginning.")
+@click.argument("slot", required=False, callback=not_empty)
+@click.option(
+    "--to",
+    metavar="GENERATION",
+    callback=not_empty,
+    help="The id of a generation, or its beginning.",
+)
 @click.option(
     "--to-step", metavar="N", type=click.IntRange(min=0), help="Withdraw all slots after a step."
 )

@@ -70,6 +70,15 @@ def as_path(_context: click.Context, parameter: click.Parameter, value: Any) -> 
     return Path(value) if isinstance(value, str) else tuple(Path(text) for text in texts)
 
 
+def not_empty(
+    _context: click.Context, parameter: click.Parameter, value: str | None
+) -> str | None:
+    """Refuse an empty name: a shell variable that was never set must not mean anything at all."""
+    if value == "":
+        raise click.BadParameter("it is empty", param=parameter)
+    return value
+
+
 def verb(function: Callable[Concatenate["Output", P], int]) -> Callable[P, int]:
     """Give a verb `--json`, its output, and words for whatever goes wrong."""
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ckpt.cli.frame import RUN, verb, whole_run
+from ckpt.cli.frame import RUN, not_empty, verb, whole_run
 from ckpt.cli.planned import How, Planned, agree, carried, look, show_plan, with_plan
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ckpt.output import Output
     from ckpt.retention import Policy
 
-GENERATION = click.argument("generation")
+GENERATION = click.argument("generation", callback=not_empty)
 COUNT = click.IntRange(min=0)
 
 
