@@ -186,7 +186,7 @@ def load_into(
     chosen = _Choice(trust, extras)
 
     def read(opened: Opened) -> Loaded:
-        rest = _loaded(opened, {}, chosen, verify=verify)
+        rest = _rest(opened, chosen, verify=verify)
         read_into(targets, opened, verify=verify)
         return replace(rest, state_dict=targets)
 
@@ -206,23 +206,21 @@ class _Choice:
 
 def _read(path: Path, chosen: _Choice, *, verify: bool) -> Loaded:
     def read(opened: Opened) -> Loaded:
-        tensors = new_tensors(opened, verify=verify)
-        return _loaded(opened, tensors, chosen, verify=verify)
+        rest = _rest(opened, chosen, verify=verify)
+        return replace(rest, state_dict=new_tensors(opened, verify=verify))
 
     return with_opened(path, read)
 
 
-def _loaded(
-    opened: Opened, tensors: Mapping[str, torch.Tensor], chosen: _Choice, *, verify: bool
-) -> Loaded:
-    """Read all but the weights."""
+def _rest(opened: Opened, chosen: _Choice, *, verify: bool) -> Loaded:
+    """Read all but the weights: what is refused there is refused before the long part."""
     meta = _object(opened, META, verify=verify) if opened.is_checkpoint else {}
     config = _object(opened, CONFIG, verify=verify)
     has_hashes = opened.manifest is not None
     if verify and opened.is_checkpoint and not has_hashes:
         _log.warning("%s: no manifest.json: nothing to verify the bytes with", opened.path)
     return Loaded(
-        tensors,
+        {},
         _count(opened, meta, "epoch"),
         _count(opened, meta, "consumed_samples"),
         meta,
