@@ -140,6 +140,12 @@ def test_a_roll_back_says_what_is_live_and_how_to_take_it_back(run: Path) -> Non
     assert live(run) == {"step_9": LATER, "step_8": OLD}
 
 
+@pytest.mark.parametrize("name", ["step_8", "step_8/", "RUN/step_8", "RUN/step_8/"])
+def test_a_slot_is_named_as_a_shell_completes_it(run: Path, name: str) -> None:
+    planned = document("rollback", run, name.replace("RUN", str(run)), "--dry-run")
+    assert planned["changes"] == [{"slot": "step_8", "from": NEW, "to": OLD}]
+
+
 def test_a_run_is_sent_back_to_a_step_and_one_undo_brings_it_back(run: Path) -> None:
     save(run / "step_10", 10, "dddddddddddd")
     before = lying(run)
@@ -608,6 +614,25 @@ def test_a_journal_with_damage_is_read_around_and_a_torn_tail_mended(run: Path) 
     assert ckpt("recover", run).exit_code == 0
     assert {each["code"] for each in document("log", run)["findings"]} == {"bad-reflog"}
     assert live(run) == {"step_9": LATER, "step_8": NEW}
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("log",), ("undo", "--yes"), ("undo", "--dry-run"), ("rollback", "--yes"), ("recover",)],
+)
+def test_a_journal_that_cannot_be_read_is_no_empty_one(
+    run: Path, arguments: tuple[str, ...]
+) -> None:
+    ckpt("rollback", run, "--yes")
+    path = run / ".ckpt" / "reflog"
+    path.unlink()
+    path.mkdir()
+    before = lying(run)
+    result = ckpt(arguments[0], run, *arguments[1:])
+    assert (result.exit_code, result.stdout) == (2, "")
+    [sentence] = [line for line in result.stderr.splitlines() if line.startswith("ckpt: ")]
+    assert sentence.startswith(f"ckpt: {path}: ")
+    assert lying(run) == before
 
 
 def test_a_dead_writers_half_payload_is_swept_and_told(run: Path) -> None:

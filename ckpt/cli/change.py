@@ -84,7 +84,7 @@ def rollback(  # noqa: PLR0913 - one for each thing that can be typed
     if to_step is not None:
         plan = plan_withdraw(known, to_step=to_step)
     else:
-        plan = plan_rollback(known, slot=slot, to=to)
+        plan = plan_rollback(known, slot=_slot_name(run_dir, slot), to=to)
     return _act(output, Planned(plan, known), how)
 
 
@@ -142,6 +142,14 @@ def recover(output: "Output", run_dir: Path, *, dry_run: bool) -> int:
 
 
 # ---- private ---------------------------------------------------------------------------------
+
+
+def _slot_name(run_dir: Path, typed: str | None) -> str | None:
+    """Return a slot's name, which a shell may have completed to a path."""
+    if typed is None:
+        return None
+    path = Path(typed)
+    return str(path.relative_to(run_dir) if path.is_relative_to(run_dir) else path)
 
 
 def _act(output: "Output", planned: Planned, how: How) -> int:

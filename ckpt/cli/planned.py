@@ -58,7 +58,11 @@ def with_plan(function: Callable[..., int]) -> Callable[..., int]:
 
 
 def known_of(run_dir: Path) -> "Known":
-    """Look at a run; its journal first, so that a plan never knows more than it was made of."""
+    """Look at a run: its slots, and the journal as it was when they were scanned.
+
+    Raises:
+        OSError: there is a journal and it cannot be read, so that nothing can be said of undoing.
+    """
     import time
 
     from ckpt.generations import Known
@@ -66,8 +70,10 @@ def known_of(run_dir: Path) -> "Known":
     from ckpt.sources import read_run
 
     now = time.time()
-    journal = read(whole_run(run_dir))
-    view = read_run(run_dir, now)
+    view = read_run(whole_run(run_dir), now)
+    journal = view.journal
+    if journal is None or any(each.code == "unreadable-file" for each in journal.findings):
+        journal = read(run_dir)
     return Known(run_dir, view.slots, journal, now, view.updated_at)
 
 
