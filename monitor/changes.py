@@ -6,7 +6,7 @@ here: the table shows what the disk shows.
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ from monitor.planning import plan_of, reason
 
 if TYPE_CHECKING:
     from ckpt.generations import Plan
+    from ckpt.present.plans import Line
     from monitor.app import MonitorApp
     from monitor.guarding import Guarding
     from monitor.job import At, Ended, Job
@@ -91,8 +92,8 @@ class Changes:
             return
         self.ask_about(plan)
 
-    def ask_about(self, plan: "Plan") -> None:
-        """Show a plan, and carry it out if that is confirmed."""
+    def ask_about(self, plan: "Plan", *, more: Sequence["Line"] = ()) -> None:
+        """Show a plan, and `more` about it; carry it out if that is confirmed."""
         from ckpt.reflog import Journal
         from monitor.screens.confirm import ConfirmScreen
         from monitor.work import BUTTONS, lines_of, question_of, work_of
@@ -105,7 +106,7 @@ class Changes:
         journal = shown.view.journal if shown is not None else None
         screen = ConfirmScreen(
             question_of(plan, journal or Journal()),
-            lines_of(plan, self.clock()),
+            [*lines_of(plan, self.clock()), *more],
             BUTTONS[plan.verb],
             ascii_only=self._app.options.is_ascii,
         )

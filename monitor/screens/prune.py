@@ -58,7 +58,10 @@ class PruneScreen(CommandScreen):
         if preview is None:
             return
         if preview.plan.removed:
-            self.monitor.changes.ask_about(preview.plan)
+            from ckpt.present.plans import kept_lines
+
+            stays = kept_lines(preview.kept)
+            self.monitor.changes.ask_about(preview.plan, more=[(), *stays] if stays else ())
         else:
             self.say("nothing would go: this policy keeps all there is")
 

@@ -9,6 +9,7 @@ from ckpt.present import Cell, Tone
 from monitor.widgets.painted import PaintedLines
 
 INDENT, DEEP_INDENT, NARROWEST = 4, 17, 8
+SHORT = 22  # a cell of so few letters is not broken: `✓ verified 12 min ago`
 WIDE = 60  # from this width on what belongs to a label stands under its text
 
 
@@ -84,7 +85,7 @@ def wrapped_cells(line: Sequence[Cell], width: int) -> Iterator[tuple[Cell, ...]
     indent = Cell(" " * (DEEP_INDENT if deep else INDENT))
     width = max(width, NARROWEST)
     room, parts, is_begun = width, list[Cell](), False
-    for word, tone in _words(line):
+    for word, tone in _words(line, min(SHORT, width - cell_len(indent.text))):
         if cell_len(word) > room and is_begun:
             yield tuple(parts)
             room, parts, is_begun = width - cell_len(indent.text), [indent], False
@@ -102,13 +103,15 @@ def wrapped_cells(line: Sequence[Cell], width: int) -> Iterator[tuple[Cell, ...]
         yield tuple(parts)
 
 
-def _words(line: Sequence[Cell]) -> Iterator[tuple[str, Tone]]:
-    """Yield each word with the blanks before it."""
+def _words(line: Sequence[Cell], longest: int) -> Iterator[tuple[str, Tone]]:
+    """Yield each word with the blanks before it; a cell of up to `longest` stays in one piece."""
     for cell in line:
+        if len(cell.text) <= longest:
+            yield cell.text, cell.tone
+            continue
         start = 0
         for at in range(1, len(cell.text)):
             if cell.text[at] == " " and cell.text[at - 1] != " ":
                 yield cell.text[start:at], cell.tone
                 start = at
-        if cell.text[start:]:
-            yield cell.text[start:], cell.tone
+        yield cell.text[start:], cell.tone

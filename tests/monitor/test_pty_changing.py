@@ -1,5 +1,6 @@
 """Changing a run through a real terminal: keys in, the disk looked at, bytes counted."""
 
+import signal
 import sys
 import time
 from pathlib import Path
@@ -9,6 +10,7 @@ import views
 from ptyharness import MONITOR, Pty
 from saving import lying, save
 
+from ckpt import reflog
 from ckpt.checkpoint import State
 from ckpt.generations import scan
 
@@ -89,10 +91,25 @@ def test_what_is_pasted_changes_nothing(run: Path, *, is_bracketed: bool) -> Non
         pty.press(f"\x1b[200~{text}\x1b[201~" if is_bracketed else text)
         time.sleep(1.0)
         pty.press("\x1b")
+        time.sleep(0.3)  # or the next key would be alt and that key
         pty.until(is_painted)
         pty.press("q")
         assert pty.wait() == 0
     assert lying(run) == before
+
+
+def test_a_signal_during_the_swap_lets_it_end(run: Path) -> None:
+    target = retired(run)
+    command = slow(run, ".step_40", "exchange", "rename", seconds=0.5)
+    with Pty(command, size=(100, 30)) as pty:
+        ask(pty)
+        pty.press("y")
+        pty.until(lambda text: "changing the run: this ends by itself" in text)
+        pty.process.send_signal(signal.SIGTERM)
+        assert pty.wait() == 128 + signal.SIGTERM
+        assert pty.modes_left_on() == set()
+    assert live(run) == target
+    assert reflog.read(run).pending == ()
 
 
 def test_q_during_the_swap_waits_for_it(run: Path) -> None:

@@ -299,7 +299,7 @@ def test_a_row_is_found_by_its_key() -> None:
         (["  a b c"], 20, ["  a b c"]),
         ([], 20, [""]),
         (["  ! one two three four"], 14, ["  ! one two", "    three four"]),
-        (["  label", "  ", "value of it"], 16, ["  label  value", "    of it"]),
+        (["  label", "  ", "value of it"], 16, ["  label", "    value of it"]),
         (["abcdefghijkl"], 8, ["abcdefgh", "    ijkl"]),
         (["  名前名前名前 x"], 8, ["  名前名", "    前名", "    前 x"]),
         (["x" * 9], 1, ["xxxxxxxx", "    x"]),
