@@ -101,17 +101,36 @@ class Stage:
         return self._judged[key]
 
 
+def stages(directory: Path, scenario: Scenario, *, can_exchange: bool = True) -> Iterator[Stage]:
+    """Yield a scenario in both modes; in one only where it exchanges nothing: they are alike."""
+    if not can_exchange:
+        yield Stage(directory, scenario, is_exchange=False)
+        return
+    stage = Stage(directory, scenario, is_exchange=True)
+    stage.fresh()
+    exchanges = any(call.name == "exchange" for call in stage.trace(scenario.act))
+    yield stage
+    if exchanges:
+        yield Stage(directory, scenario, is_exchange=False)
+
+
 # ---- crashes ----------------------------------------------------------------------------------
 
 
-def crashes(stage: Stage, *, every: int = 1, offset: int = 0) -> Iterator[Case]:
-    """Kill the action at each call, then the recovery of what it left at every n-th of its own."""
+def crashes(
+    stage: Stage, *, every: int = 1, offset: int = 0, at_changes_only: bool = False
+) -> Iterator[Case]:
+    """Kill the action at each call, then the recovery of what it left at every n-th of its own.
+
+    `at_changes_only`: only at calls that change something; a death at another leaves the same.
+    """
     stage.fresh()
-    total = len(stage.trace(stage.scenario.act))
+    only = CHANGING if at_changes_only else None
+    total = sum(only is None or call.name in only for call in stage.trace(stage.scenario.act))
     states: dict[bytes, Picture] = {}
     for place in range(1, total + 2):
         stage.fresh()
-        ended = stage.hit(stage.scenario.act, At(place))
+        ended = stage.hit(stage.scenario.act, At(place, only=only))
         where = f"{stage.words}, {_moment(place, total, ended)}"
         if ended.is_foreign or (place <= total and not isinstance(ended.error, Killed)):
             yield Case("crash", where, (f"did not die, but: {ended.error!r}",))
@@ -147,6 +166,8 @@ def faults(stage: Stage, *, every: int = 1, offset: int = 0) -> Iterator[Case]:
     calls = stage.trace(stage.scenario.act)
     for place, call in enumerate(calls, start=1):
         possible = [fault for fault in FAULTS if fault.can_hit(call)]
+        if stage.scenario.is_broken and call.name not in CHANGING:
+            continue  # a payload that cannot be read is rightly passed over for an older one
         for fault in possible[(place + offset) % every :: every]:
             stage.fresh()
             ended = stage.hit(stage.scenario.act, At(place, fault))
@@ -194,6 +215,10 @@ class Traced:
     def syncs(self) -> Iterator[int]:
         """Yield the places of the fsyncs in the trace."""
         return (at for at, call in enumerate(self.calls) if call.name in SYNCS)
+
+    def needed(self, sync: int, *, seed: int = 0) -> bool:
+        """Whether a power cut shows it when that fsync is not made."""
+        return any(case.wrong for case in self.cuts(frozenset({sync}), seed=seed))
 
 
 def traced(stage: Stage) -> Traced:
