@@ -70,9 +70,9 @@ def _advices(view: RunView) -> Iterator[Advice]:
     if usable is not None:
         go_on = f"{_name(*usable)} is the newest usable checkpoint"
     if view.health.state is HealthState.DEAD:
-        yield Advice("dead", f"the trainer is gone; {go_on}", "enter" if usable else None)
+        yield Advice("dead", f"the trainer is gone; {go_on}", _key_for(usable))
     if view.health.state is HealthState.DIVERGED:
-        yield Advice("diverged", f"{view.health.reasons[0]}; {go_on}", "enter" if usable else None)
+        yield Advice("diverged", f"{view.health.reasons[0]}; {go_on}", _key_for(usable))
     if view.disk.saves_left == 0:
         yield Advice("disk-full", "the next save will not fit on the disk: free some space")
     yield from _damaged(view)
@@ -90,6 +90,14 @@ def _advices(view: RunView) -> Iterator[Advice]:
             yield Advice(warned.code, warned.message)
     if usable is not None and view.newest_verified is None:
         yield Advice("never-verified", f"no checkpoint was verified yet: ckpt verify {view.run}")
+
+
+def _key_for(usable: tuple[Slot, Generation] | None) -> str | None:
+    """The key that opens what is usable, or that gives it its name back first."""
+    if usable is None:
+        return None
+    slot, generation = usable
+    return "R" if slot.state is State.BROKEN and generation is not slot.live else "enter"
 
 
 def _damaged(view: RunView) -> Iterator[Advice]:

@@ -1,6 +1,6 @@
 """What carries a plan out, and the words for it: on the button, while it works, how it ended."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,10 @@ if TYPE_CHECKING:
     from monitor.job import Ended
 
 FEW = 10
-_FINAL = (Cell("  ! what is deleted cannot be brought back", Tone.WARN),)
+_FINAL: "dict[str, Line]" = {
+    "prune": (Cell("  ! what is deleted cannot be brought back", Tone.WARN),),
+    "recover": (Cell("  what is not whole and nobody writes any more is removed", Tone.DIM),),
+}
 BUTTONS = {
     "rollback": "Roll back",
     "withdraw": "Send back",
@@ -61,7 +64,7 @@ def lines_of(plan: "Plan", now: float) -> tuple["Line", ...]:
     """Say what a plan will do; one of many changes says what it costs first, then each of them."""
     from ckpt.present.plans import plan_lines
 
-    final = [_FINAL] if plan.verb == "prune" else []
+    final = [_FINAL[plan.verb]] if plan.verb in _FINAL and (plan.warnings or plan.removed) else []
     lines = [*plan_lines(plan, now, most=FEW)[1:], *final]
     in_full = [*plan_lines(plan, now)[1:], *final]
     if len(lines) == len(in_full):
@@ -77,7 +80,8 @@ def work_of(plan: "Plan") -> Work:
 
     title = plan_title(plan)
     if plan.verb == "recover":
-        return Work(title, recover(plan.run_dir), _sentences, is_changing=True)
+        recovering = recover(plan.run_dir)
+        return Work(title, recovering, lambda told: _recovered(plan, told), is_changing=True)
     if plan.verb == "prune":
         told = f"{_generations(len(plan.removed))} deleted"
         return Work(title, prune(plan), lambda freed: f"{told}, {size(freed)} freed")
@@ -98,5 +102,13 @@ def _generations(count: int) -> str:
     return f"{count:,} generation{'' if count == 1 else 's'}"
 
 
-def _sentences(told: tuple[str, ...]) -> str:
-    return "; ".join(told) or "nothing was left to do"
+def _recovered(plan: "Plan", told: Sequence[str]) -> str:
+    """Say what is live again in few words, and all else that was done as it was told."""
+    from ckpt.present.plans import done_line
+
+    expected = tuple(f"{change.slot}: " for change in plan.changes)
+    is_as_planned = [each.startswith(expected) and "left alone" not in each for each in told]
+    rest = [each for each, is_so in zip(told, is_as_planned, strict=True) if not is_so]
+    if any(is_as_planned):
+        return "; ".join([done_line(plan), *rest])
+    return "; ".join(rest) or "nothing was left to do"
