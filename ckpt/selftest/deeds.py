@@ -43,19 +43,24 @@ def save(run_dir: Path, slot: str, label: int, *, step: int | None = None) -> No
     drive(publish(run_dir / slot, write, run_dir=run_dir, is_file=is_file))
 
 
+def plan_back(run_dir: Path, slot: str | None = None) -> Plan:
+    """Plan to make the newest retired generation live again."""
+    return plan_rollback(_known(run_dir), slot=slot)
+
+
 def roll_back(run_dir: Path, slot: str | None = None) -> None:
     """Make the newest retired generation live again."""
-    _do(plan_rollback(_known(run_dir), slot=slot))
+    carry(plan_back(run_dir, slot))
 
 
 def send_back(run_dir: Path, to_step: int) -> None:
     """Withdraw every later slot."""
-    _do(plan_withdraw(_known(run_dir), to_step=to_step))
+    carry(plan_withdraw(_known(run_dir), to_step=to_step))
 
 
 def undo(run_dir: Path) -> None:
     """Take the last change back."""
-    _do(plan_undo(_known(run_dir)))
+    carry(plan_undo(_known(run_dir)))
 
 
 def prune(run_dir: Path, *, keep_last: int) -> None:
@@ -70,7 +75,12 @@ def recover(run_dir: Path) -> tuple[str, ...]:
 
 def redo(run_dir: Path) -> None:
     """Do again what was undone."""
-    _do(plan_redo(_known(run_dir)))
+    carry(plan_redo(_known(run_dir)))
+
+
+def carry(plan: Plan) -> None:
+    """Do what a plan says."""
+    drive(carry_out(plan))
 
 
 def _write(staging: Staging, meta: dict[str, Any], label: int) -> None:
@@ -91,7 +101,3 @@ def _known(run_dir: Path) -> Known:
         return Known(run_dir, scan(run_dir), reflog.read(run_dir), time.time())
     except OSError as error:
         raise UnreadableCheckpoint(str(error), path=str(run_dir)) from error
-
-
-def _do(plan: Plan) -> None:
-    drive(carry_out(plan))
