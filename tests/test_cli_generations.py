@@ -791,6 +791,7 @@ def test_policies_are_chosen_by_options(
         ["--keep-last", "all"],
         ["--max-bytes", "20 potatoes"],
         ["--max-bytes", "-1"],
+        ["--max-bytes", "9" * 400],
         ["--keep-for", "1 month"],
         ["--keep-for", "\u0663d"],
     ],

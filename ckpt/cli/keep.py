@@ -1,5 +1,6 @@
 """The verbs that say what is kept and let the rest go: `prune`, `pin`, `unpin`, `guard`."""
 
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
 
 GENERATION = click.argument("generation", callback=not_empty)
 COUNT = click.IntRange(min=0)
-
-
 SIZES = {"b": 1, "kb": 1e3, "mb": 1e6, "gb": 1e9, "tb": 1e12, "kib": 2**10, "mib": 2**20,
          "gib": 2**30, "tib": 2**40}  # fmt: skip
 TIMES = {"s": 1, "min": 60, "h": 3600, "d": 86400, "w": 604800}
@@ -34,11 +33,12 @@ def _measure(units: Mapping[str, float]) -> Callable[..., float | None]:
         if value is None:
             return None
         found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) *([a-z]*)", value.strip().lower())
-        if found is None or (found[2] and found[2] not in units):
-            listed = ", ".join(units)
-            message = f"{value!r}: expected a number and one of {listed}"
+        unit = (found[2] or next(iter(units))) if found else ""
+        number = float(found[1]) * units[unit] if found and unit in units else math.inf
+        if math.isinf(number):
+            message = f"{value!r}: expected a number and one of {', '.join(units)}"
             raise click.BadParameter(message, param=parameter)
-        return float(found[1]) * units[found[2] or next(iter(units))]
+        return number
 
     return convert
 
