@@ -450,3 +450,14 @@ def test_without_one_of_its_fsyncs_a_power_cut_would_lose_something(
         return is_sync and path.name.startswith(name) and path.parent.name != "kt"
 
     assert wrong_after_cuts(runs, ACTS["save"], is_dropped) != []
+
+
+def test_the_first_save_into_a_trainers_directory_is_not_undone(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    (run / "checkpoint-5").mkdir(parents=True)
+    (run / "checkpoint-5" / "trainer_state.json").write_text('{"global_step": 5}')
+    drive(publish_kt(run / "checkpoint-5", writer(4), run_dir=run))
+    before = snapshot(run)
+    with pytest.raises(Refused, match="the first save into a directory that holds more"):
+        plan_undo(known(run))
+    assert snapshot(run) == before

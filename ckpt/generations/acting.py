@@ -33,10 +33,10 @@ def carry_out(plan: Plan, *, depth: Depth | None = Depth.BYTES) -> Operation[Swa
         Busy: somebody else is changing the run.
         PublishError: the disk refused; the message says how the run was left.
     """
-    if plan.target is not None and depth is not None:
-        yield from _verify(plan, plan.target, depth)
-    yield Note(f"changing {', '.join(change.slot for change in plan.changes)}")
     try:
+        if plan.target is not None and depth is not None:
+            yield from _verify(plan, plan.target, depth)
+        yield Note(f"changing {', '.join(change.slot for change in plan.changes)}")
         with swap_lock(plan.run_dir, plan.verb, wait_s=BUSY_WAIT_S):
             return _do(plan)
     except OSError as error:
@@ -48,9 +48,9 @@ def carry_out(plan: Plan, *, depth: Depth | None = Depth.BYTES) -> Operation[Swa
 def _verify(plan: Plan, target: Generation, depth: Depth) -> Operation[None]:
     if not plan.changes:
         return
-    slot_path = plan.run_dir / plan.changes[0].slot
+    slots = [plan.run_dir / change.slot for change in plan.changes]
     try:
-        if target.state is not State.LIVE and target.path == slot_path:
+        if target.state is not State.LIVE and target.path in slots:
             report = yield from verify_inside(target, depth)
         else:
             report = yield from verify_in_run(target.path, depth, run_dir=plan.run_dir)

@@ -17,6 +17,9 @@ from ckpt.reflog import Change, Entry, Journal
 UNSEEN_CODES = frozenset({"permission-denied", "unreadable"})
 """Codes of findings which say that a slot is there and nothing can be said of it."""
 
+IN_PLACE = "kt_full"
+"""The format whose generations lie in a directory that is not theirs alone."""
+
 BUSY_TRAINER_S = 60.0
 """A trainer that wrote this shortly ago may save again at any moment."""
 
@@ -209,6 +212,9 @@ def _inverse(known: Known, verb: str, entry: Entry, changes: tuple[Change, ...])
             raise _refused(known, f"{verb} of {entry.verb} {entry.sequence}: {message}")
         if slot is not None and slot.live is not None:
             given_up.append(slot.live)
+            if change.after is None and entry.verb == "publish" and slot.format == IN_PLACE:
+                message = f"{change.slot}: the first save into a directory that holds more than it"
+                raise _refused(known, f"nothing to undo: {message}", "--to-step withdraws it whole")
         if change.after is not None:
             target = _generation(slot, change.after) if slot is not None else None
             if target is None:

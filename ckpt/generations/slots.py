@@ -185,7 +185,7 @@ def _missing(
         }
         where = ", ".join(f"{words[each.state]} {each.path.name}" for each in kept)
         message = f"interrupted publish: {name} is missing; {where}"
-        hint = "nothing is lost: give one of them the name, or load it from where it lies"
+        hint = "nothing is lost: ckpt recover gives one of them the name"
         return State.BROKEN, [Finding("interrupted-publish", Severity.ERROR, message, hint=hint)]
     if any(each.state is State.WITHDRAWN for each in generations):
         return State.WITHDRAWN, []
