@@ -107,7 +107,7 @@ def test_the_target_is_verified_first_and_a_damaged_one_refused(run: Path) -> No
     with pytest.raises(Refused) as caught:
         drive(carry_out(plan_rollback(known(run))), events.append)
     assert caught.value.message.startswith(
-        f"generation {old} is damaged: model.safetensors: sha256 is "
+        f"generation {old} is damaged: model.safetensors: "
     )
     assert any(isinstance(event, Progress) for event in events)
     assert lying(run) == before
