@@ -7,7 +7,7 @@ the trainer deletes its own. Never touches what the trainer published, nor waits
 import errno
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +24,7 @@ from ckpt.generations.scanner import Scanner
 from ckpt.generations.swap import free_name, rename
 from ckpt.lock import swap_lock, writing
 from ckpt.operation import Note, Operation, drive
-from ckpt.reflog import Change, Outcome, conclude, intend, read
+from ckpt.reflog import Change, Journal, Outcome, conclude, intend, read
 from ckpt.retention import Policy, always_kept, plan_prune, prune
 from ckpt.watch import Targets, Watcher
 
@@ -111,45 +111,52 @@ class Guard:
         changing |= {kt_slot(s.path, self.run_dir).directory: None for s in slots if _is_kt(s)}
         self._directories = tuple(changing)
         told: list[str] = []
+        settled: list[tuple[Slot, Generation]] = []
         for slot in reversed(slots):  # the oldest first: the journal tells their order
-            told += self._guard(slot)
+            live = slot.live
+            if live is not None and self._settled.get(slot.name) != live.id:
+                told += self._guard(slot, live, settled)
+        told += self._record(settled)
+        for slot, _ in settled:
+            if any(each.state is State.RETIRED for each in slot.generations):
+                told += self._prune(slot.name)
         told += self._withdraw(slots)
         return tuple(told)
 
-    def _guard(self, slot: Slot) -> Iterator[str]:
-        live = slot.live
-        if live is None or self._settled.get(slot.name) == live.id:
-            return
+    def _guard(
+        self, slot: Slot, live: Generation, settled: list[tuple[Slot, Generation]]
+    ) -> Iterator[str]:
         try:
             outcome = _keep(self.run_dir, slot, live)
-            if outcome.is_final and outcome.reason is None:
-                self._record(slot.name, live.id)
         except FileNotFoundError:
             return  # the trainer replaced it meanwhile: the next look sees what is there then
         except (CheckpointError, OSError) as error:
             yield from self._once(slot.name, f"{slot.name}: cannot be kept: {_why(error)}")
             return
-        if outcome.is_final:
+        if outcome.reason is not None:
             self._settled[slot.name] = live.id
+            yield from self._once(slot.name, f"{slot.name}: {outcome.reason}")
+        elif outcome.is_final:
+            settled.append((slot, live))
         if outcome.is_kept:
             self.count += 1
             step = "" if live.step is None else f", step {live.step:,}"
             yield f"{slot.name}: kept generation {live.id}{step}"
-            yield from self._prune(slot.name)
-        elif outcome.reason is not None:
-            yield from self._once(slot.name, f"{slot.name}: {outcome.reason}")
 
-    def _record(self, slot: str, generation: str) -> None:
-        """Let the journal tell that a trainer published: by it generations are put in order."""
-        lived = self._scanner.journal.of_slot(slot).lived
-        if _last(lived) == generation:
+    def _record(self, settled: Sequence[tuple[Slot, Generation]]) -> Iterator[str]:
+        """Let the journal tell what a trainer published: by it generations are put in order."""
+        journal = self._scanner.journal
+        new = [pair for pair in settled if _last(journal, pair[0]) != pair[1].id]
+        try:
+            if new:
+                with swap_lock(self.run_dir, "guard"):
+                    journal = read(self.run_dir)
+                    for slot, live in new:
+                        _publish(self.run_dir, slot, _last(journal, slot), live.id)
+        except (CheckpointError, OSError) as error:
+            yield from self._once("", f"{self.run_dir}: not in the journal yet: {_why(error)}")
             return
-        with swap_lock(self.run_dir, "guard"):
-            before = _last(read(self.run_dir).of_slot(slot).lived)
-            if before != generation:
-                change = Change(slot, before, generation)
-                sequence = intend(self.run_dir, "publish", (change,))
-                conclude(self.run_dir, sequence, Outcome.DONE)
+        self._settled |= {slot.name: live.id for slot, live in settled}
 
     def _withdraw(self, slots: Sequence[Slot]) -> Iterator[str]:
         """Say of a checkpoint that its trainer removed that it was: it is no broken publish.
@@ -359,8 +366,16 @@ def _check(path: Path, opened_as: fs.Identity, staging: Path, generation: str) -
         raise FileNotFoundError(errno.ENOENT, "replaced while it was being kept", str(path))
 
 
-def _last(lived: Mapping[str, int]) -> str | None:
+def _last(journal: Journal, slot: Slot) -> str | None:
+    """Return what was live last in a slot, as far as the journal tells."""
+    lived = journal.of_slot(slot.name).lived
     return max(lived, key=lived.__getitem__, default=None)
+
+
+def _publish(run_dir: Path, slot: Slot, before: str | None, after: str) -> None:
+    if before != after:
+        sequence = intend(run_dir, "publish", (Change(slot.name, before, after),))
+        conclude(run_dir, sequence, Outcome.DONE)
 
 
 # ---- KT ---------------------------------------------------------------------------------------

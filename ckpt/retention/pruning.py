@@ -7,9 +7,10 @@ so a death at any moment leaves each of them whole or being deleted; recovery sw
 import threading
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from ckpt import fs
@@ -18,7 +19,7 @@ from ckpt.errors import CheckpointError, PublishError, StalePlan
 from ckpt.generations import names
 from ckpt.generations.kt_retired import set_aside_kt, sweep_kt
 from ckpt.generations.plans import Known, Plan
-from ckpt.generations.scanner import scan, scan_slot
+from ckpt.generations.scanner import Scanner, scan_slot
 from ckpt.generations.swap import free_name, rename
 from ckpt.lock import swap_lock
 from ckpt.operation import Note, Operation, drive
@@ -47,22 +48,31 @@ def prune(plan: Plan) -> Operation[int]:
     if not plan.removed:
         return 0
     yield Note(f"pruning {len(plan.removed)} of {_slots_in(plan)}")
-    aside = _taken_aside(plan)
+    scanner = Scanner(plan.run_dir)
+    try:
+        scanner.scan()  # so that looking again under the lock takes milliseconds
+        aside = _taken_aside(plan, scanner.scan)
+    except OSError as error:
+        raise _refused_by_the_disk(plan, error) from error
     return (yield from _delete_all(plan.run_dir, aside))
 
 
 def retain(run_dir: Path, policy: Policy, *, slot: str | None = None) -> int:
     """Let go what a saver's policy does not keep, after a publish; return the bytes it takes.
 
-    With `slot`, the one that was just published, the others are not looked at unless something of
-    it goes, and only what lies behind it does. Much is deleted by a thread of its own: training
-    goes on. Whatever goes wrong is a warning: the save is done.
+    With `slot`, the one that was just published, the others are not looked at and nothing of them
+    goes, unless the policy has a limit on all of them. Much is deleted by a thread of its own:
+    training goes on. Whatever goes wrong is a warning: the save is done.
     """
     try:
-        plan = _plan_after_save(run_dir, policy, slot)
+        if slot is None or policy.max_bytes is not None:
+            look: _Look = Scanner(run_dir).scan
+        else:
+            look = partial(_only, run_dir, slot)
+        known = Known(run_dir, look(), read(run_dir), time.time())
+        plan = plan_prune(known, policy, slot=slot)
         if plan.removed:
-            aside = _taken_aside(plan)
-            _delete_meanwhile(plan, aside)
+            _delete_meanwhile(plan, _taken_aside(plan, look))
         return plan.frees_bytes
     except (CheckpointError, OSError) as error:
         text = f"{run_dir}: the save is done, but nothing was pruned after it: {error}"
@@ -70,14 +80,10 @@ def retain(run_dir: Path, policy: Policy, *, slot: str | None = None) -> int:
         return 0
 
 
-def _plan_after_save(run_dir: Path, policy: Policy, slot: str | None) -> Plan:
-    journal = read(run_dir)
-    if slot is not None and policy.max_bytes is None:
-        only = scan_slot(run_dir, slot, journal)
-        plan = plan_prune(Known(run_dir, (only,) if only else (), journal, time.time()), policy)
-        if not plan.removed:
-            return plan
-    return plan_prune(Known(run_dir, scan(run_dir), journal, time.time()), policy, slot=slot)
+def _only(run_dir: Path, name: str) -> tuple[Slot, ...]:
+    """Look at one slot as if the run had no other: what stays of it then is no less."""
+    found = scan_slot(run_dir, name, read(run_dir))
+    return (found,) if found is not None else ()
 
 
 # ---- under the lock ---------------------------------------------------------------------------
@@ -94,20 +100,23 @@ class _Aside:
     inside: tuple[Path, ...]
 
 
-def _taken_aside(plan: Plan) -> _Aside:
-    try:
-        with swap_lock(plan.run_dir, "prune", wait_s=BUSY_WAIT_S):
-            return _set_aside(plan)
-    except OSError as error:
-        where = error.filename or plan.run_dir
-        message = f"{where}: not pruned: {(error.strerror or str(error)).lower()}"
-        hint = "what is not gone is whole; it can be pruned again"
-        raise PublishError(message, path=str(where), hint=hint) from error
+_Look = Callable[[], Sequence[Slot]]
 
 
-def _set_aside(plan: Plan) -> _Aside:
+def _taken_aside(plan: Plan, look: _Look) -> _Aside:
+    with swap_lock(plan.run_dir, "prune", wait_s=BUSY_WAIT_S):
+        return _set_aside(plan, look())
+
+
+def _refused_by_the_disk(plan: Plan, error: OSError) -> PublishError:
+    where = error.filename or plan.run_dir
+    message = f"{where}: not pruned: {(error.strerror or str(error)).lower()}"
+    hint = "what is not gone is whole; it can be pruned again"
+    return PublishError(message, path=str(where), hint=hint)
+
+
+def _set_aside(plan: Plan, slots: Sequence[Slot]) -> _Aside:
     journal = read(plan.run_dir)
-    slots = scan(plan.run_dir)
     pairs = _look_again(plan, slots, journal)
     left = list(_old_trash(slots, {change.slot for change, _ in pairs}))
     sequence = intend(plan.run_dir, "prune", plan.changes)
