@@ -85,13 +85,16 @@ class FileEntry(NamedTuple):
 
     `size_bytes` is what the disk says (None: it is not there); `sha256` is the recorded hash in
     lower case (None: nothing recorded); `listed` says whether the manifest or index names it
-    (None: there is no list).
+    (None: there is no list). `chunks` are the recorded BLAKE3 hashes of each `chunk_bytes` bytes,
+    as they are written there.
     """
 
     name: str
     size_bytes: int | None
     sha256: str | None = None
     listed: bool | None = None
+    chunks: tuple[str, ...] = ()
+    chunk_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,8 +155,30 @@ class Checkpoint:
 
 
 @dataclass(frozen=True, slots=True)
+class Damage:
+    """Which bytes of a file are not what was recorded, and what they belong to.
+
+    `ranges` are (start, end) offsets in the file, end exclusive, in order. `tensors` are those
+    that lie in them, in file order, of the `tensor_count` that its header names; `proven_count`
+    others are proven good. Where only the whole file has a hash, the one range is all of it,
+    `is_located` is False and no tensor is named.
+    """
+
+    file: str
+    ranges: tuple[tuple[int, int], ...]
+    tensors: tuple[str, ...] = ()
+    tensor_count: int = 0
+    proven_count: int = 0
+    is_located: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
-    """What a verification of one path said."""
+    """What a verification of one path said.
+
+    `damage` has what a repair needs of each file whose bytes differ. `sealed_at` (epoch s) is when
+    the hashes were recorded that the bytes were compared with; None when they came with it.
+    """
 
     path: Path
     format: str
@@ -162,6 +187,8 @@ class Report:
     findings: tuple[Finding, ...]
     bytes_read: int
     seconds: float
+    damage: tuple[Damage, ...] = ()
+    sealed_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

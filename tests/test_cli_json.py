@@ -7,6 +7,7 @@ from typing import Any
 
 from ckpt.checkpoint import (
     Checkpoint,
+    Damage,
     Depth,
     FileEntry,
     Finding,
@@ -45,7 +46,10 @@ SHOW_KEYS = [
     "schema", "path", "format", "format_label", "step", "epoch", "complete", "files", "tensors",
     "metadata", "settings", "findings",
 ]  # fmt: skip
-REPORT_KEYS = ["path", "format", "depth", "verdict", "findings", "bytes_read", "seconds"]
+REPORT_KEYS = [
+    "path", "format", "depth", "verdict", "findings", "bytes_read", "seconds", "damage",
+    "sealed_at",
+]  # fmt: skip
 FINDING_KEYS = ["code", "severity", "file", "tensor", "message", "hint"]
 ERROR_KEYS = ["schema", "code", "message", "path", "hint"]
 
@@ -294,7 +298,10 @@ def test_a_checkpoint() -> None:
 
 
 def test_one_report_and_several() -> None:
-    damaged = Report(Path("a"), "astrai", Depth.BYTES, Verdict.DAMAGED, (FINDING,), 12, 0.5)
+    hurt = Damage("m\udcff", ((0, 64),), ("w",), 3, 2)
+    damaged = Report(
+        Path("a"), "astrai", Depth.BYTES, Verdict.DAMAGED, (FINDING,), 12, 0.5, (hurt,), 1.0
+    )
     intact = Report(Path("b"), "", Depth.NAMES, Verdict.INTACT, (), 0, 0.0)
     shape = {
         "path": "a",
@@ -304,6 +311,17 @@ def test_one_report_and_several() -> None:
         "findings": [FINDING_SHAPE],
         "bytes_read": 12,
         "seconds": 0.5,
+        "damage": [
+            {
+                "file": "m\\xff",
+                "ranges": [[0, 64]],
+                "tensors": ["w"],
+                "tensor_count": 3,
+                "proven_count": 2,
+                "located": True,
+            }
+        ],
+        "sealed_at": "1970-01-01T00:00:01+00:00",
     }
     one = strict(verify_json([damaged], is_single=True))
     assert one == {"schema": "ckpt.verify/1", **shape}

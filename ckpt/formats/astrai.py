@@ -194,6 +194,8 @@ def _entries(listing: Listing, manifest: Manifest) -> tuple[FileEntry, ...]:
             listing.sizes.get(name),
             sha256=manifest.files[name].sha256 if name in manifest.files else None,
             listed=None if not has_list or name == MANIFEST else name in manifest.files,
+            chunks=manifest.chunks.get(name, ()) if name in manifest.files else (),
+            chunk_bytes=manifest.chunk_bytes,
         )
         for name in names
     )

@@ -248,6 +248,8 @@ def _entries(listing: Listing, manifest: Manifest) -> tuple[FileEntry, ...]:
             listing.sizes.get(name),
             manifest.files[name].sha256 if name in manifest.files else None,
             None if name == MANIFEST else name in manifest.files,
+            chunks=manifest.chunks.get(name, ()) if name in manifest.files else (),
+            chunk_bytes=manifest.chunk_bytes,
         )
         for name in names
     )

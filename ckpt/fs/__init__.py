@@ -23,6 +23,7 @@ from ckpt.fs.looking import (
     scan,
     stamp,
 )
+from ckpt.fs.manners import idle_io_priority
 from ckpt.fs.naming import (
     FileLock,
     exchange,
@@ -85,6 +86,7 @@ __all__ = [
     "find_mount",
     "hooked",
     "identity",
+    "idle_io_priority",
     "inotify_inodes",
     "is_directory",
     "is_process_alive",

@@ -98,9 +98,15 @@ class File:
         with suppress(OSError):
             call("advise", self.path, lambda: self._advise(offset, size))
 
-    def _advise(self, offset: int, size: int) -> None:
+    def forget(self, offset: int, size: int) -> None:
+        """Let the system drop bytes from its cache that were read and will not be again."""
+        with suppress(OSError):
+            call("advise", self.path, lambda: self._advise(offset, size, is_wanted=False))
+
+    def _advise(self, offset: int, size: int, *, is_wanted: bool = True) -> None:
         if hasattr(os, "posix_fadvise"):
-            os.posix_fadvise(self._descriptor, offset, size, os.POSIX_FADV_WILLNEED)
+            advice = os.POSIX_FADV_WILLNEED if is_wanted else os.POSIX_FADV_DONTNEED
+            os.posix_fadvise(self._descriptor, offset, size, advice)
 
     def read_into(self, buffers: Sequence[memoryview], offset: int) -> int:
         """Fill writable buffers, one after the other, from `offset`; fewer only at the end."""

@@ -146,6 +146,18 @@ def _report(report: Report) -> Json:
         "findings": findings_json(report.findings),
         "bytes_read": report.bytes_read,
         "seconds": jsonable(report.seconds),
+        "damage": [
+            {
+                "file": jsonable(each.file),
+                "ranges": [list(extent) for extent in each.ranges],
+                "tensors": jsonable(each.tensors),
+                "tensor_count": each.tensor_count,
+                "proven_count": each.proven_count,
+                "located": each.is_located,
+            }
+            for each in report.damage
+        ],
+        "sealed_at": iso_time(report.sealed_at),
     }
 
 
