@@ -10,6 +10,7 @@ from ckpt.verify.hashing import Part, Stretch
 
 STRETCH_BYTES = 1 << 26
 _AGAIN = "it is being written: verify it again when the save is done"
+_REPLACED = "replaced or removed while it was read"
 _BLAKE3 = re.compile(r"[0-9a-fA-F]{64}")
 
 
@@ -129,26 +130,25 @@ def _not_opened(name: str, part: Part) -> Finding:
 
 
 def _change(parts: Sequence[Part]) -> str | None:
-    """Say how a file changed while it was read, None: it did not."""
-    first = parts[0].before
+    """Say how a file changed while it was read, None: it did not.
+
+    Its parts were opened one by one, so that it may have changed between two of them as well.
+    """
+    seen = [each for part in parts for each in (part.before, part.after) if each is not None]
+    listed, first = parts[0].stretch.size_bytes, seen[0]
+    least, read = min(each.size_bytes for each in seen), sum(part.read_bytes for part in parts)
+    was_whole = any(part.before and part.before.size_bytes == listed for part in parts)
+    if not all(each.is_same_file(first) for each in seen):
+        return _REPLACED
+    if was_whole and (least < listed or read < listed):
+        return f"cut from {listed} to {least} bytes while it was read"
     for part in parts:
-        before, after, stretch = part.before, part.after, part.stretch
-        if before is None or after is None or first is None:
-            return "replaced or removed while it was read"
-        size = before.size_bytes
-        if after.size_bytes < size or (
-            size == stretch.size_bytes and part.read_bytes < stretch.end - stretch.start
-        ):
-            return f"cut from {size} to {after.size_bytes} bytes while it was read"
-        if part.named is None or not part.named.is_same_file(before):
-            return "replaced or removed while it was read"
-        if not before.is_same_file(first):
-            return "replaced or removed while it was read"
-        times = {before.mtime_ns, after.mtime_ns, first.mtime_ns}
-        if len(times) > 1 or after.size_bytes != size or size != first.size_bytes:
-            return "changed while it was read"
-        if size != stretch.size_bytes:
-            return f"changed from {stretch.size_bytes} to {size} bytes before it was read"
+        if part.named is None or not part.named.is_same_file(first):
+            return _REPLACED
+    if any(each[:4] != first[:4] for each in seen):  # the file, its size and its time
+        return "changed while it was read"
+    if first.size_bytes != listed:
+        return f"changed from {listed} to {first.size_bytes} bytes before it was read"
     return None
 
 
