@@ -199,7 +199,7 @@ async def test_a_name_that_another_program_left_empty_is_recovered_by_the_advise
         text = await ask(app, pilot, "R")
         assert f"becomes live   step_40  {before['step_40']}" in text
         await pilot.press("y")
-        assert "it is live" in await done(app, pilot)
+        assert f"✓ step_40: {before['step_40']} is live" in await done(app, pilot)
         assert live(run) == before
         await until(pilot, lambda: "nothing here was cut off" in _pressed_says(app, "recover"))
 
