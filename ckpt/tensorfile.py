@@ -4,7 +4,6 @@ Looks at the header only and turns whatever is wrong into findings: the first pr
 is, and every tensor that can still be listed. Does not know what a checkpoint is.
 """
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
@@ -26,6 +25,19 @@ DTYPE_BITS: Mapping[str, int] = {
 """Width of every dtype that safetensors 0.8 knows, in the library's own order."""
 
 _INT_ONLY = {int}
+_USUAL_RANK = 16
+_SPACE = b" \t\n\r"
+_OTHER_KINDS: Mapping[bytes, str] = {
+    b"version ": "a Git LFS pointer (fetch the real file with git lfs pull)",
+    b"/annex/": "a git-annex pointer (fetch the real file with git annex get)",
+    b"PK\x03\x04": "a zip archive, as torch.save writes it",
+    b"\x00\x05\x16\x07": "AppleDouble metadata that macOS left",
+    b"GGUF": "a GGUF file",
+    b"\x93NUMPY": "a NumPy array",
+    b"\x89HDF": "an HDF5 file",
+    b"\x1f\x8b": "gzip-compressed data",
+    b"\x28\xb5\x2f\xfd": "zstd-compressed data",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,19 +113,14 @@ def _refuse_start(start: bytes, size: int, file: str) -> Finding | None:
 
 def _other_kind(start: bytes) -> str | None:
     """Name what is known to stand in the place of weights."""
-    if start.startswith(b"version "):
-        return "a Git LFS pointer (fetch the real file with git lfs pull)"
-    if start.startswith(b"PK\x03\x04"):
-        return "a zip archive, as torch.save writes it"
     if (
         start[:2] in (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
         and start[2:3] in b"}]c(X\x8a\x95"
     ):
         return "a pickle"
-    if start.startswith(b"\x00\x05\x16\x07"):
-        return "AppleDouble metadata that macOS left"
-    if start.startswith(b"GGUF"):
-        return "a GGUF file"
+    for magic, kind in _OTHER_KINDS.items():
+        if start.startswith(magic):
+            return kind
     if start.lstrip().lower().startswith((b"<!doc", b"<html")):
         return "an HTML page (a failed download?)"
     if len(start) == LENGTH_BYTES and all(0x20 <= byte < 0x7F for byte in start):
@@ -123,7 +130,7 @@ def _other_kind(start: bytes) -> str | None:
 
 def _parse(text: bytes, size: int, file: str) -> Header:
     start = LENGTH_BYTES + len(text)
-    if not text.lstrip(b" ").startswith(b"{"):
+    if not text.lstrip(_SPACE).startswith(b"{"):
         shown = text[:8]
         found = _error(
             "bad-header", f"{file}: the header begins with {shown!r}, not with {{", file
@@ -137,6 +144,9 @@ def _parse(text: bytes, size: int, file: str) -> Header:
     except TornRead as error:
         found = _error("bad-header", error.message, file)
         return Header(header_bytes=len(text), size_bytes=size, findings=(found,))
+    if (half := _half_character(text, fields)) is not None:
+        found = _error("bad-header", f"{file}: {half}", file)
+        return Header(header_bytes=len(text), size_bytes=size, findings=(found,))
     findings: list[Finding] = []
     metadata = _metadata(fields.pop("__metadata__", None), file, findings)
     tensors = []
@@ -148,6 +158,20 @@ def _parse(text: bytes, size: int, file: str) -> Header:
     if not findings:
         findings += _layout(tensors, start, size, file)
     return Header(tuple(tensors), metadata, len(text), size, tuple(findings))
+
+
+def _half_character(text: bytes, fields: Mapping[str, Any]) -> str | None:
+    """Say so where an escape is half of a surrogate pair, which Python reads and Rust does not."""
+    if rb"\ud" not in text and rb"\uD" not in text:
+        return None
+    try:
+        jsontext.dumps_compact(fields).encode()
+    except UnicodeEncodeError as error:
+        half = error.object[error.start].encode("ascii", "backslashreplace").decode()
+        return f"the header holds {half}, half of a character, which readers refuse"
+    except ValueError:  # a bare NaN, which is told of its entry
+        return None
+    return None
 
 
 def _metadata(value: Any, file: str, findings: list[Finding]) -> Mapping[str, str] | None:
@@ -168,6 +192,8 @@ def _usual(name: str, entry: Any, start: int, file: str) -> Tensor | None:
     try:
         shape, (begin, end) = entry["shape"], entry["data_offsets"]
         bits = DTYPE_BITS[entry["dtype"]]
+        if len(shape) > _USUAL_RANK:  # of thousands of extents a product takes for ever
+            return None
         for extent in shape:
             if type(extent) is not int:  # a JSON true would count as 1
                 return None
@@ -225,9 +251,12 @@ def _are_sizes(value: Any) -> TypeGuard[list[int]]:
 
 def size_problem(dtype: str, bits: int, shape: Sequence[int], given: int) -> str | None:
     """Say what is wrong with a range of `given` bytes for a dtype and shape; None: nothing."""
-    total = math.prod(shape) * bits
-    if total >= 1 << 67 or any(extent >= 1 << 64 for extent in shape):
-        return f"shape {list(shape)!r:.80} is impossible: more elements than 64 bits count"
+    count = 1
+    for extent in shape:
+        count *= extent
+        if max(count, extent) >= 1 << 64:  # also where a 0 that follows makes it nothing
+            return f"shape {list(shape)!r:.80} is impossible: more elements than 64 bits count"
+    total = count * bits
     if total % 8:
         return f"{dtype} {list(shape)!r:.80} does not fill whole bytes"
     if total // 8 != given:
