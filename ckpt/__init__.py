@@ -1,4 +1,4 @@
-"""Checkpoints that cannot be lost: read, verify, watch. Public names are resolved when used."""
+"""Checkpoints that cannot be lost: saved, read, verified. Public names are resolved when used."""
 
 from typing import TYPE_CHECKING
 
@@ -20,9 +20,26 @@ if TYPE_CHECKING:
     )
     from ckpt.errors import CheckpointError
     from ckpt.formats import inspect
-    from ckpt.generations import resolve, scan
+    from ckpt.generations import (
+        Known,
+        Plan,
+        Staging,
+        Swapped,
+        carry_out,
+        plan_recover,
+        plan_redo,
+        plan_rollback,
+        plan_undo,
+        plan_withdraw,
+        publish,
+        recover,
+        resolve,
+        resolve_path,
+        scan,
+    )
     from ckpt.operation import Operation, drive
     from ckpt.record import Recorder
+    from ckpt.retention import Policy, plan_prune, prune
     from ckpt.sources import RunReader, read_run
     from ckpt.view import RunView
 
@@ -33,7 +50,10 @@ _HOMES = {
     "FileEntry": "ckpt.checkpoint",
     "Finding": "ckpt.checkpoint",
     "Generation": "ckpt.checkpoint",
+    "Known": "ckpt.generations",
     "Operation": "ckpt.operation",
+    "Plan": "ckpt.generations",
+    "Policy": "ckpt.retention",
     "Recorder": "ckpt.record",
     "Report": "ckpt.checkpoint",
     "Resolved": "ckpt.checkpoint",
@@ -41,14 +61,27 @@ _HOMES = {
     "RunView": "ckpt.view",
     "Severity": "ckpt.checkpoint",
     "Slot": "ckpt.checkpoint",
+    "Staging": "ckpt.generations",
     "State": "ckpt.checkpoint",
+    "Swapped": "ckpt.generations",
     "Tensor": "ckpt.checkpoint",
     "Verdict": "ckpt.checkpoint",
     "Verified": "ckpt.checkpoint",
+    "carry_out": "ckpt.generations",
     "drive": "ckpt.operation",
     "inspect": "ckpt.formats",
+    "plan_prune": "ckpt.retention",
+    "plan_recover": "ckpt.generations",
+    "plan_redo": "ckpt.generations",
+    "plan_rollback": "ckpt.generations",
+    "plan_undo": "ckpt.generations",
+    "plan_withdraw": "ckpt.generations",
+    "prune": "ckpt.retention",
+    "publish": "ckpt.generations",
     "read_run": "ckpt.sources",
+    "recover": "ckpt.generations",
     "resolve": "ckpt.generations",
+    "resolve_path": "ckpt.generations",
     "scan": "ckpt.generations",
 }
 
@@ -59,7 +92,10 @@ __all__ = [
     "FileEntry",
     "Finding",
     "Generation",
+    "Known",
     "Operation",
+    "Plan",
+    "Policy",
     "Recorder",
     "Report",
     "Resolved",
@@ -67,14 +103,27 @@ __all__ = [
     "RunView",
     "Severity",
     "Slot",
+    "Staging",
     "State",
+    "Swapped",
     "Tensor",
     "Verdict",
     "Verified",
+    "carry_out",
     "drive",
     "inspect",
+    "plan_prune",
+    "plan_recover",
+    "plan_redo",
+    "plan_rollback",
+    "plan_undo",
+    "plan_withdraw",
+    "prune",
+    "publish",
     "read_run",
+    "recover",
     "resolve",
+    "resolve_path",
     "scan",
 ]
 

@@ -38,7 +38,6 @@ _HOMES = {
     "plan_undo": "plans",
     "plan_withdraw": "plans",
     "publish": "publishing",
-    "publish_new": "publishing",
     "recover": "recovering",
 }
 

@@ -213,8 +213,8 @@ def _inverse(known: Known, verb: str, entry: Entry, changes: tuple[Change, ...])
         if slot is not None and slot.live is not None:
             given_up.append(slot.live)
             if change.after is None and entry.verb == "publish" and slot.format == IN_PLACE:
-                message = f"{change.slot}: the first save into a directory that holds more than it"
-                raise _refused(known, f"nothing to undo: {message}", "--to-step withdraws it whole")
+                why = "the first save into a directory that holds more than it"
+                raise _refused(known, f"nothing to undo: {change.slot}: {why}")
         if change.after is not None:
             target = _generation(slot, change.after) if slot is not None else None
             if target is None:

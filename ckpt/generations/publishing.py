@@ -198,8 +198,3 @@ def _failed(attempt: _Attempt, error: OSError) -> PublishError:
         with suppress(OSError):
             message += f" ({fs.disk_usage(target.parent)[0]} bytes are free there)"
     return PublishError(message, path=str(target))
-
-
-def publish_new(target: Path, write: Callable[[Path], None]) -> Operation[Path]:
-    """Publish as `publish` does, for a writer that needs a directory only."""
-    return (yield from publish(target, lambda staging: write(staging.path))).path
