@@ -31,10 +31,12 @@ from ckpt.present.words import Cell, Tone, integer, size, visible
 from ckpt.terminal import ProgressLine, Terminal
 
 if TYPE_CHECKING:
+    from ckpt.checkpoint import Tensor
     from ckpt.generations import Known, Plan
     from ckpt.reflog import Journal
     from ckpt.retention import Kept
     from ckpt.selftest import SelfTest
+    from ckpt.tensors import TensorStats
     from ckpt.view import RunView
 
 STATUS_ROWS = 12
@@ -134,8 +136,13 @@ class Output:
 
     # ---- a checkpoint ---------------------------------------------------------------------------
 
-    def checkpoint(self, checkpoint: Checkpoint) -> None:
-        """Write one checkpoint: what it is, its findings, then files, tensors and metadata."""
+    def checkpoint(
+        self, checkpoint: Checkpoint, stats: "Mapping[Tensor, TensorStats] | None" = None
+    ) -> None:
+        """Write one checkpoint: what it is, its findings, then files, tensors and metadata.
+
+        With `stats`, which are of all its tensors, what their values are like.
+        """
         complete = {True: "complete", False: "✗ incomplete", None: "? completeness unproven"}
         facts = [checkpoint.format_label]
         if checkpoint.step is not None:
@@ -153,11 +160,21 @@ class Output:
             self.out.table(FILE_COLUMNS, file_rows(checkpoint.files))
         if checkpoint.tensors:
             self._heading("tensors", len(checkpoint.tensors))
-            self.out.columns(TENSOR_COLUMNS, tensor_texts(checkpoint.tensors))
+            self._tensors(checkpoint.tensors, stats)
         metadata = metadata_rows(checkpoint)
         if metadata:
             self._heading("metadata and settings", len(metadata))
             self.out.table(METADATA_COLUMNS, metadata)
+
+    def _tensors(
+        self, tensors: "Sequence[Tensor]", stats: "Mapping[Tensor, TensorStats] | None"
+    ) -> None:
+        if stats is None:
+            self.out.columns(TENSOR_COLUMNS, tensor_texts(tensors))
+            return
+        from ckpt.present.contents import STATS_COLUMNS, stats_rows
+
+        self.out.table(STATS_COLUMNS, stats_rows(tensors, stats))
 
     def findings(self, findings: Sequence[Finding]) -> None:
         """Write findings as a table."""
@@ -166,6 +183,11 @@ class Output:
     def _heading(self, title: str, count: int) -> None:
         self.out.line()
         self.out.line(Cell(f" {title}", Tone.ACCENT), Cell(f" {count:,}", Tone.DIM))
+
+    def progressing(self, event: Event) -> None:
+        """Take what a reading yields: how far it is; what it found is written with its result."""
+        if isinstance(event, Progress):
+            self.progress.show(_how_far(event))
 
     # ---- a plan and a journal -------------------------------------------------------------------
 

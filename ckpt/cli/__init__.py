@@ -6,9 +6,10 @@ Stdout is data, stderr is narration. With `--json` every exit but a usage error 
 import click
 
 from ckpt.cli.change import log, recover, redo, rollback, undo
+from ckpt.cli.contents import show
 from ckpt.cli.frame import Commands
 from ckpt.cli.keep import guard, pin, prune, unpin
-from ckpt.cli.look import list_, show, status, verify
+from ckpt.cli.look import list_, status, verify
 from ckpt.cli.prove import selftest
 
 __all__ = ["main"]

@@ -1,4 +1,4 @@
-"""The verbs that look: `status`, `list`, `show`, `verify`. They change nothing in a run."""
+"""The verbs that look: `status`, `list`, `verify`. They change nothing in a run."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -65,29 +65,6 @@ def list_(output: "Output", run_dir: Path) -> int:
         output.document(list_json(run_dir, slots))
     else:
         output.slots(run_dir, slots, time.time())
-    return 0
-
-
-@click.command()
-@click.argument("path", metavar="PATH", callback=as_path)
-@verb
-def show(output: "Output", path: Path) -> int:
-    """Show one checkpoint: files, tensors, metadata, findings of names and headers."""
-    from ckpt.errors import NoCheckpoint
-    from ckpt.named import find, inspect_named, is_whole_run
-
-    try:
-        checkpoint = inspect_named(find(path))
-    except NoCheckpoint as error:
-        if error.hint is None and is_whole_run(path):
-            error.hint = f"this is a run: `ckpt list {path}` shows its checkpoints"
-        raise
-    if output.as_json:
-        from ckpt.present.shapes import show_json
-
-        output.document(show_json(checkpoint))
-    else:
-        output.checkpoint(checkpoint)
     return 0
 
 
