@@ -1,16 +1,15 @@
 """What is wrong with a run and what to do about it: warnings, and one line of advice. Pure."""
 
-import re
 from collections.abc import Iterator
 
-from ckpt.checkpoint import Generation, Slot, State, first_error
+from ckpt.checkpoint import Generation, Slot, State, first_error, is_unsupported
+from ckpt.formats.directory import step_in_name
 from ckpt.phrases import clock_time, duration
 from ckpt.usable import is_damaged, is_usable, live_generations, newest_usable
 from ckpt.view import Advice, HealthState, RunView, Source, Warned
 
 CLOCK_AHEAD_S = 60.0
 FEW_SAVES = 3
-_SUFFIX = re.compile(r"(\d+)$")
 
 
 def warnings_of(view: RunView, now: float) -> tuple[Warned, ...]:
@@ -54,9 +53,9 @@ def _of_sources(view: RunView, now: float) -> Iterator[Warned]:
 def _clashes(view: RunView) -> Iterator[Warned]:
     """Checkpoints whose name and content tell two steps."""
     for slot, live in live_generations(view):
-        named = _SUFFIX.search(slot.name)
+        named = step_in_name(slot.name)
         said = any(finding.code == "name-mismatch" for finding in live.findings)
-        if named and live.step is not None and int(named[1]) != live.step and not said:
+        if named is not None and live.step not in (None, named) and not said:
             message = f"{slot.name}: holds step {live.step:,}, another than its name says"
             yield Warned("name-mismatch", message, str(live.path))
 
@@ -76,6 +75,7 @@ def _advices(view: RunView) -> Iterator[Advice]:
     if view.disk.saves_left == 0:
         yield Advice("disk-full", "the next save will not fit on the disk: free some space")
     yield from _damaged(view)
+    yield from _unsupported(view)
     yield from _broken(view)
     if view.health.state is HealthState.STALLED:
         yield Advice("stalled", view.health.reasons[0])
@@ -110,6 +110,15 @@ def _damaged(view: RunView) -> Iterator[Advice]:
     has_spare = slot is view.slots[0] and retired is not None and is_usable(retired)
     key = "r" if has_spare else "enter"  # the cursor is on the newest slot until it is moved
     yield Advice("damaged", f"{slot.name} is damaged{_instead(view)}", key)
+
+
+def _unsupported(view: RunView) -> Iterator[Advice]:
+    """The furthest of the checkpoints that are newer than this program, or of another kind."""
+    newer = [slot for slot, live in live_generations(view) if is_unsupported(live.findings)]
+    if newer:
+        slot = max(newer, key=lambda slot: slot.step or 0)
+        text = f"{slot.name} is of a version or kind that this program does not read"
+        yield Advice("unsupported", text + _instead(view), "enter")
 
 
 def _broken(view: RunView) -> Iterator[Advice]:

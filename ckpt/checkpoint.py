@@ -323,6 +323,12 @@ def first_error(findings: Iterable[Finding]) -> Finding | None:
     return next((finding for finding in findings if finding.severity is Severity.ERROR), None)
 
 
+def is_unsupported(findings: Iterable[Finding]) -> bool:
+    """Whether all that damns it is that it is newer, or of a kind that is not read here."""
+    codes = {finding.code for finding in findings if finding.severity is Severity.ERROR}
+    return bool(codes) and codes <= UNSUPPORTED_CODES
+
+
 def worst_verdict(verdicts: Iterable[Verdict]) -> Verdict:
     """Return the worst of some verdicts; with none of them there is nothing to trust."""
     return max(verdicts, key=_VERDICT_RANK.__getitem__, default=Verdict.UNVERIFIABLE)

@@ -7,23 +7,27 @@ byte is read here; `resolve` compares every hash of what lies in staging before 
 
 from collections.abc import Iterator
 
-from ckpt.checkpoint import Depth, Generation, Slot, State, Verdict, first_error
+from ckpt.checkpoint import Depth, Generation, Slot, State, Verdict, first_error, is_unsupported
 from ckpt.view import AtRisk, RunView
 
 _BAD = (Verdict.DAMAGED, Verdict.UNSUPPORTED)
 
 
 def is_damaged(generation: Generation) -> bool:
-    """Whether a check found an error in it, or its bytes were compared and differ."""
+    """Whether a check found an error in it, or its bytes were compared and differ.
+
+    Of one that is newer than this program nothing is known.
+    """
     verdict = generation.verified.verdict if generation.verified else None
-    return first_error(generation.findings) is not None or verdict is Verdict.DAMAGED
+    is_faulty = first_error(generation.findings) is not None
+    return verdict is Verdict.DAMAGED or (is_faulty and not is_unsupported(generation.findings))
 
 
 def is_usable(generation: Generation) -> bool:
     """Whether a reader could use it, as far as anything is known against that."""
     verdict = generation.verified.verdict if generation.verified else None
     is_whole = generation.complete is not False and verdict not in _BAD
-    return is_whole and not is_damaged(generation)
+    return is_whole and first_error(generation.findings) is None
 
 
 def live_generations(view: RunView) -> Iterator[tuple[Slot, Generation]]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from unicodedata import normalize
 
 from ckpt.checkpoint import Finding, Severity, Tensor
-from ckpt.formats.directory import Listing
+from ckpt.formats.directory import Listing, is_pickle
 from ckpt.manifest import NAME as MANIFEST
 from ckpt.manifest import Manifest
 
@@ -50,9 +50,11 @@ def compare_files(listing: Listing, manifest: Manifest) -> Iterator[Finding]:
             yield Finding("size-mismatch", Severity.ERROR, text, name, hint=hint)
     reported = set(_twins(listing, manifest).values())
     for name in sorted(listing.sizes.keys() - manifest.files.keys() - {MANIFEST, META, CONFIG}):
-        if name.endswith((".pt", ".pth", ".bin", ".pkl")):
+        if is_pickle(name):
             severity = Severity.ERROR if manifest.files else Severity.WARNING
-            text = f"{name}: a pickle that nothing lists; AstrAI would run it while loading"
+            is_run = name.endswith(".pt")  # of every other name it is whoever loads it
+            what = "AstrAI would run it while loading" if is_run else "it is never opened here"
+            text = f"{name}: a pickle that nothing lists; {what}"
             yield Finding("unlisted-pickle", severity, text, name)
         elif manifest.files and not _ADDED_LATER.fullmatch(name) and name not in reported:
             text = f"{name}: not listed in manifest.json"

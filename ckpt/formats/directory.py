@@ -15,7 +15,10 @@ from ckpt.errors import DuplicateKey, NoCheckpoint, TornRead, UnreadableCheckpoi
 
 _STEP = re.compile(r"(?:^|[^a-z])(?:step|checkpoint|ckpt|iter|global_?step)[-_]?(\d{1,15})(?!\d)")
 _HIDDEN = re.compile(r"\.(?P<slot>.+)\.(?:tmp|retired|withdrawn|trash)-[^.]+")
-_LITTER = re.compile(r"\._.*|\.DS_Store|\.nfs[0-9a-f]+|Thumbs\.db|desktop\.ini")
+_LITTER = re.compile(
+    r"\._.*|\.DS_Store|\.nfs[0-9a-f]+|\.fuse_hidden[0-9a-f]+|Thumbs\.db|desktop\.ini"
+)
+_PICKLE = re.compile(r".*\.(?:pt|pth|bin|pkl|pickle|ckpt)", re.IGNORECASE | re.DOTALL)
 _HUB_BLOB = re.compile(r"(?:\.\./)+blobs/[0-9a-f]{40,64}")
 
 
@@ -141,6 +144,11 @@ def cannot_look(error: OSError, name: str) -> Finding:
         return Finding("permission-denied", Severity.ERROR, f"{name}: permission denied", name)
     text = f"{name}: cannot be read: {error.strerror or error}"
     return Finding("unreadable-file", Severity.ERROR, text, name)
+
+
+def is_pickle(name: str) -> bool:
+    """Whether a file of that name is loaded by unpickling, which runs what it says."""
+    return _PICKLE.fullmatch(name) is not None
 
 
 def slot_name(name: str) -> str:

@@ -15,7 +15,7 @@ from ckpt import fs
 from ckpt.checkpoint import Checkpoint, Depth, FileEntry, Finding, Glance, Severity
 from ckpt.errors import NoCheckpoint, TornRead
 from ckpt.formats.base import glance_of
-from ckpt.formats.directory import Listing, cannot_look, list_files
+from ckpt.formats.directory import Listing, cannot_look, is_pickle, list_files
 from ckpt.formats.ferrotensor import ADAPTER_NAME, CHECKPOINT_NAME, STATE_NAME, torn_set
 from ckpt.manifest import NAME as MANIFEST
 from ckpt.manifest import Listed, Manifest, Origin, build, read_manifest
@@ -197,8 +197,13 @@ def _compare(listing: Listing, manifest: Manifest) -> Iterator[Finding]:
             text = f"{name}: size {size:,} bytes, {MANIFEST} says {listed.size_bytes:,}"
             yield Finding("size-mismatch", _ERROR, text, name)
     for name in sorted(listing.sizes.keys() - manifest.files.keys() - {MANIFEST}):
-        text = f"{name}: not listed in {MANIFEST}"
-        yield Finding("unlisted-file", Severity.WARNING, text, name)
+        if is_pickle(name):
+            text = f"{name}: a pickle that nothing lists; it is never opened here"
+            severity = _ERROR if manifest.files else Severity.WARNING
+            yield Finding("unlisted-pickle", severity, text, name)
+        elif manifest.files:
+            text = f"{name}: not listed in {MANIFEST}"
+            yield Finding("unlisted-file", Severity.WARNING, text, name)
 
 
 def _read_state(listing: Listing, findings: list[Finding]) -> "ParsedState | None":

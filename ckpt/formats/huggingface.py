@@ -24,7 +24,7 @@ from ckpt.checkpoint import (
 )
 from ckpt.errors import CheckpointError
 from ckpt.formats.base import glance_of
-from ckpt.formats.directory import Listing, list_files, read_object, step_in_name
+from ckpt.formats.directory import Listing, is_pickle, list_files, read_object, step_in_name
 from ckpt.formats.trainer import STATE_NAME, checkpoint_step, read_trainer
 from ckpt.manifest import is_safe_name
 from ckpt.tensorfile import read_header
@@ -36,7 +36,6 @@ PICKLED_INDEX = "pytorch_model.bin.index.json"
 _SHARD = re.compile(r"(?:model|adapter_model)-\d+-of-\d+\.safetensors")
 _PICKLED_WEIGHTS = ("pytorch_model.bin", "adapter_model.bin")
 _SHARDED_BY_OTHERS = re.compile(r"global_step\d+|pytorch_model_fsdp_\d+")
-_PICKLE = re.compile(r".*\.(?:pt|pth|bin|pkl|pickle|ckpt)")
 _WEIGHTS = frozenset({*SINGLE, INDEX, PICKLED_INDEX, *_PICKLED_WEIGHTS})
 _MAX_JSON_BYTES = 256 << 20
 
@@ -122,7 +121,7 @@ class HuggingFace:
         """Yield a warning for each pickle that no index names: whoever loads it runs it."""
         for entry in checkpoint.files:
             is_there = entry.size_bytes is not None and not entry.listed
-            if is_there and _PICKLE.fullmatch(entry.name):
+            if is_there and is_pickle(entry.name):
                 text = f"{entry.name}: a pickle that nothing lists; it is never opened here"
                 yield Finding("unlisted-pickle", Severity.WARNING, text, entry.name)
 
@@ -145,8 +144,9 @@ def _read_index(listing: Listing) -> _Index:
     name = next((name for name in (INDEX, PICKLED_INDEX) if name in listing.sizes), None)
     if name is None:
         return _Index()
-    single = SINGLE[0] if name == INDEX else _PICKLED_WEIGHTS[0]
-    if single in listing.sizes:
+    singles = SINGLE[:1] if name == INDEX else (SINGLE[0], _PICKLED_WEIGHTS[0])
+    single = next((single for single in singles if single in listing.sizes), None)
+    if single is not None:
         text = f"{name}: not followed: {single} stands beside it, and loaders take that one"
         return _Index(name, findings=(Finding("stale-index", Severity.NOTE, text, name),))
     read = read_object(listing, name, code="bad-index", most_bytes=_MAX_JSON_BYTES)
@@ -194,12 +194,16 @@ def _missing(listing: Listing, index: _Index) -> Iterator[Finding]:
 
 
 def _extra(listing: Listing, index: _Index) -> Iterator[Finding]:
-    """Shards of an earlier save that the index does not name."""
-    if index.weight_map is None:
+    """Shards of an earlier save that no loader reads."""
+    if index.weight_map is not None:
+        why = f"that {index.name} does not name"
+    elif SINGLE[0] in listing.sizes and not index.findings:
+        why = f"beside {SINGLE[0]}, which loaders take"
+    else:
         return
     for name in sorted(listing.sizes.keys() - index.shards):
         if _SHARD.fullmatch(name):
-            text = f"{name}: a shard that {index.name} does not name, of an earlier save"
+            text = f"{name}: a shard {why}, of an earlier save"
             yield Finding("unlisted-file", Severity.WARNING, text, name)
 
 
@@ -207,7 +211,7 @@ def _weights(listing: Listing, index: _Index) -> tuple[str, ...]:
     """The files whose headers are read: what the index names, else single files, else shards."""
     if index.weight_map is not None:
         named = (index.shards | {SINGLE[1]}) & listing.sizes.keys()
-        return tuple(sorted(name for name in named if not _PICKLE.fullmatch(name)))
+        return tuple(sorted(name for name in named if not is_pickle(name)))
     single = tuple(name for name in SINGLE if name in listing.sizes)
     return single or tuple(sorted(name for name in listing.sizes if _SHARD.fullmatch(name)))
 

@@ -14,7 +14,7 @@ from ckpt import fs, jsontext
 from ckpt.checkpoint import Checkpoint, Depth, FileEntry, Finding, Glance, Severity, Tensor
 from ckpt.errors import DuplicateKey, NoCheckpoint, TornRead, UnreadableCheckpoint
 from ckpt.formats.base import glance_of
-from ckpt.formats.directory import Listing, list_files, step_in_name
+from ckpt.formats.directory import Listing, is_pickle, list_files, step_in_name
 from ckpt.manifest import is_safe_name
 from ckpt.tensorfile import Header, read_header
 
@@ -24,7 +24,6 @@ VERSION = 1
 READY = "ready"
 _MAX_JSON_BYTES = 64 << 20
 _HASH = re.compile(r"[0-9a-fA-F]{64}")
-_PICKLE = re.compile(r".*\.(?:pt|pth|bin|pkl|pickle|ckpt)", re.IGNORECASE)
 _ERROR, _WARNING = Severity.ERROR, Severity.WARNING
 
 
@@ -113,7 +112,7 @@ class KtAdapter:
     def check(self, checkpoint: Checkpoint) -> Iterator[Finding]:
         """Yield a warning for each pickle beside the adapter: no hash covers it."""
         for entry in checkpoint.files:
-            if entry.listed is False and _PICKLE.fullmatch(entry.name):
+            if entry.listed is False and is_pickle(entry.name):
                 message = f"{entry.name}: a pickle that nothing lists; it is never opened here"
                 yield Finding("unlisted-pickle", _WARNING, message, entry.name)
 

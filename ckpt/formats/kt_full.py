@@ -5,7 +5,6 @@ shards. The directory is often an HF Trainer's `checkpoint-N`: its other files a
 alone, and nothing is ever written there. Nothing in the format records a hash.
 """
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +24,7 @@ from ckpt.checkpoint import (
 )
 from ckpt.errors import NoCheckpoint, TornRead, UnreadableCheckpoint
 from ckpt.formats.base import Inside, glance_of
-from ckpt.formats.directory import Listing, list_files
+from ckpt.formats.directory import Listing, is_pickle, list_files
 from ckpt.formats.kt_directory import (
     generations_in,
     is_ours,
@@ -48,7 +47,6 @@ from ckpt.formats.kt_index import (
 from ckpt.formats.trainer import read_trainer
 from ckpt.tensorfile import Header, read_header
 
-_PICKLE = re.compile(r".*\.(?:pt|pth|bin|pkl|pickle|ckpt)", re.IGNORECASE)
 _ERROR, _WARNING = Severity.ERROR, Severity.WARNING
 
 
@@ -125,7 +123,7 @@ class KtFull:
     def check(self, checkpoint: Checkpoint) -> Iterator[Finding]:
         """Yield a warning for each pickle that lies there: whoever loads it runs it."""
         for entry in checkpoint.files:
-            if entry.listed is False and _PICKLE.fullmatch(entry.name):
+            if entry.listed is False and is_pickle(entry.name):
                 message = f"{entry.name}: a pickle that nothing lists; it is never opened here"
                 yield Finding("unlisted-pickle", _WARNING, message, entry.name)
 

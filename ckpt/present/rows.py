@@ -19,6 +19,7 @@ from ckpt.checkpoint import (
     Tensor,
     Verdict,
     first_error,
+    is_unsupported,
 )
 from ckpt.phrases import loss
 from ckpt.present.words import (
@@ -121,6 +122,8 @@ def bytes_cell(generation: Generation, now: float) -> Cell:
     verified = generation.verified
     verdict = None if verified is None else verified.verdict
     wrong = first_error(generation.findings)
+    if verdict is not Verdict.DAMAGED and is_unsupported(generation.findings):
+        return Cell("? unsupported", Tone.WARN)
     if verdict is Verdict.DAMAGED or wrong is not None:
         return Cell(f"✗ {damage(wrong)}", Tone.BAD)
     if generation.complete is False:

@@ -8,7 +8,15 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ckpt.checkpoint import Depth, Generation, Slot, State, Verdict, first_error
+from ckpt.checkpoint import (
+    Depth,
+    Generation,
+    Slot,
+    State,
+    Verdict,
+    first_error,
+    is_unsupported,
+)
 from ckpt.errors import Refused
 from ckpt.generations.names import age_key
 from ckpt.generations.plans import Known, Plan
@@ -247,7 +255,11 @@ def _is_finite(generation: Generation) -> bool:
 
 
 def _kept_damaged(candidate: _Candidate, policy: Policy) -> str | None:
-    if candidate.counts or policy.is_damaged_too:
+    if candidate.counts:
+        return None
+    if is_unsupported(candidate.generation.findings):
+        return "of a version or kind that this program does not read"
+    if policy.is_damaged_too:
         return None
     return "damaged or not whole: goes only when that is asked for"
 
