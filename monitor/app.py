@@ -67,6 +67,12 @@ class MonitorApp(App[None]):
         self.changes = Changes(self)
         self.feed = self._feed_of(run_dir)
 
+    @property
+    def front(self) -> CommandScreen | None:
+        """The screen in front; None while it is a question, the palette, or none any more."""
+        stack = self.screen_stack
+        return stack[-1] if stack and isinstance(stack[-1], CommandScreen) else None
+
     def get_default_screen(self) -> Screen[None]:
         """Start with the dashboard, without a screen below it."""
         return self.home
@@ -152,8 +158,9 @@ class MonitorApp(App[None]):
         if after is None:
             return
         self.home.show_run(after.view, after.now)
-        if isinstance(self.screen, CommandScreen) and self.screen is not self.home:
-            self.screen.show_run(after.view, after.now)
+        front = self.front
+        if front is not None and front is not self.home:
+            front.show_run(after.view, after.now)
         if before is not None and before.is_whole:
             for text in news(before.view, after.view):
                 self.ring(text)
@@ -201,8 +208,8 @@ class MonitorApp(App[None]):
 
     def on_work_told(self) -> None:
         """Show how far the operation is."""
-        if isinstance(self.screen, CommandScreen):
-            self.screen.show_work()
+        if self.front is not None:
+            self.front.show_work()
 
     def on_work_ended(self, event: WorkEnded) -> None:
         """Say how it ended, and look at the run: only what the disk shows is painted."""
@@ -230,8 +237,8 @@ class MonitorApp(App[None]):
 
     def say(self, text: str, tone: Tone = Tone.ACCENT) -> None:
         """Say something at the foot of the screen."""
-        screen = self.screen if isinstance(self.screen, CommandScreen) else self.home
-        screen.say(text, tone)
+        if self.screen_stack:
+            (self.front or self.home).say(text, tone)
 
     # ---- other screens --------------------------------------------------------------------------
 

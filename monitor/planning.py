@@ -87,10 +87,8 @@ def _plan_back(known: "Known", row: RowOf | None) -> "Plan":
         return plan_rollback(known)
     slot, generation = row
     if generation is None:
-        is_withdrawn = slot.state is State.WITHDRAWN and slot.generations
-        return plan_rollback(
-            known, slot=slot.name, to=slot.generations[0].id if is_withdrawn else None
-        )
+        withdrawn = (each.id for each in slot.generations if each.state is State.WITHDRAWN)
+        return plan_rollback(known, slot=slot.name, to=next(withdrawn, None))
     if generation.state is State.TRASH:
         raise Refused(f"{generation.id} is being deleted")
     if generation.state is not State.LIVE:

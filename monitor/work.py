@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ckpt.present import Cell, Tone, size, visible
+from ckpt.present import Cell, Tone, integer, size, visible
 from monitor.feed import sentence
 
 if TYPE_CHECKING:
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from monitor.job import Ended
 
 FEW = 10
+_DEEDS = {"rollback": "roll back", "withdraw": "withdrawal"}
 _FINAL: "dict[str, Line]" = {
     "prune": (Cell("  ! what is deleted cannot be brought back", Tone.WARN),),
     "recover": (Cell("  what is not whole and nobody writes any more is removed", Tone.DIM),),
@@ -56,7 +57,8 @@ def question_of(plan: "Plan", journal: "Journal") -> str:
         entry = entries.get(entry.undoes or 0)
     if entry is not None:
         slots = title.rpartition(": ")[2]
-        title = f"{plan.verb} #{entry.sequence}, the {visible(entry.verb)} of {slots}"
+        deed = _DEEDS.get(entry.verb, visible(entry.verb))
+        title = f"{plan.verb} #{entry.sequence}, the {deed} of {slots}"
     return f"{title[:1].upper()}{title[1:]}?"
 
 
@@ -86,7 +88,11 @@ def work_of(plan: "Plan") -> Work:
         told = f"{_generations(len(plan.removed))} deleted"
         return Work(title, prune(plan), lambda freed: f"{told}, {size(freed)} freed")
     again = "Z redoes it" if plan.verb == "undo" else "z undoes it"
-    return Work(title, carry_out(plan), lambda _: f"{done_line(plan)} ({again})")
+    done = done_line(plan)
+    if plan.verb == "withdraw" and plan.target is not None:
+        slots = title.rpartition("withdraw ")[2]
+        done = f"step {integer(plan.target.step)} is the newest again: {slots} withdrawn"
+    return Work(title, carry_out(plan), lambda _: f"{done} ({again})")
 
 
 def ending(work: Work, ended: "Ended[Any]") -> tuple[str, Tone]:

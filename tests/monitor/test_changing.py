@@ -6,6 +6,7 @@ import shutil
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,10 @@ from ckpt.control import read_pins
 from ckpt.generations import carry_out, plan_rollback, scan
 from ckpt.lock import swap_lock
 from ckpt.operation import Note, Operation, Progress, drive
-from monitor.app import MonitorApp
+from ckpt.present import Tone
+from monitor.app import MonitorApp, RunUpdated
+from monitor.changes import Said, WorkEnded
+from monitor.feed import Shown
 from monitor.options import Options
 from monitor.screens import confirm
 from monitor.screens.confirm import ConfirmScreen
@@ -123,13 +127,13 @@ async def test_r_on_a_retired_generation_makes_it_live_and_z_and_z_go_back_and_f
         assert live(run)["step_40"] == older
         await until(pilot, lambda: app.home.table.selected_key == f"step_40@{older}")
 
-        assert "Undo #8, the rollback of step_40?" in await ask(app, pilot, "z")
+        assert "Undo #8, the roll back of step_40?" in await ask(app, pilot, "z")
         await pilot.press("y")
         assert f"{before['step_40']} is live (Z redoes it)" in await done(app, pilot)
         assert live(run) == before
 
         await until(pilot, lambda: app.home.view.journal.redo_target is not None)  # type: ignore[union-attr]
-        assert "Redo #8, the rollback of step_40?" in await ask(app, pilot, "Z")
+        assert "Redo #8, the roll back of step_40?" in await ask(app, pilot, "Z")
         await pilot.press("y")
         await done(app, pilot)
         assert live(run)["step_40"] == older
@@ -156,9 +160,13 @@ async def test_r_on_an_older_checkpoint_sends_the_run_back_and_one_undo_brings_a
         assert "Send the run back to step 20: withdraw 2 slots?" in text
         assert "given up       20 steps" in text
         await pilot.press("tab", "enter")
-        await done(app, pilot)
+        assert "✓ step 20 is the newest again: 2 slots withdrawn" in await done(app, pilot)
         assert live(run) == {**before, "step_40": None, "step_30": None}
         await until(pilot, lambda: "withdrawn on purpose" in "\n".join(text_of(app)))
+        await pilot.press("g")
+        assert app.home.table.selected_key == "step_40"
+        assert f"becomes live   step_40  {before['step_40']}" in await ask(app, pilot, "r")
+        await pilot.press("n")
         await ask(app, pilot, "z")
         await pilot.press("y")
         await done(app, pilot)
@@ -534,3 +542,13 @@ async def test_only_what_was_meant_confirms(
         assert answers == ([] if answer is None else [answer])
         if answer is None:
             assert "too fast to be meant" in "\n".join(text_of(app))
+
+
+async def test_what_comes_when_the_screen_is_gone_is_no_fault() -> None:
+    async with running(views.healthy(), (80, 24)) as (app, _pilot):
+        pass
+    app.on_run_updated(RunUpdated(Shown(replace(views.healthy(), step=12_401), views.NOW)))
+    app.on_work_told()
+    app.on_work_ended(WorkEnded("✓ done", Tone.GOOD))
+    app.on_said(Said("pinned", Tone.GOOD))
+    assert app.fault is None

@@ -212,8 +212,8 @@ WITHDRAWN = Slot(
     views.RUN / "step_12000",
     State.WITHDRAWN,
     (
-        views.generation(12_000, name="c41d07", state=State.WITHDRAWN),
         views.generation(12_000, name="a1b2c3", state=State.RETIRED),
+        views.generation(12_000, name="c41d07", state=State.WITHDRAWN),
     ),
 )
 BEING_DELETED = views.slot(
