@@ -5,6 +5,7 @@ ids of generations and names of slots, never where a payload lies.
 """
 
 import json
+import math
 import time
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -372,16 +373,18 @@ def _entry(value: Mapping[str, Any]) -> Entry | None:
             Change(str(each["slot"]), _id(each["before"]), _id(each["after"]))
             for each in value["changes"]
         )
-        undoes = value.get("undoes")
+        sequence, undoes = _number(value["sequence"]), value.get("undoes")
+        if not sequence or not math.isfinite(value["at"]):
+            return None
         return Entry(
-            int(value["sequence"]),
+            sequence,
             float(value["at"]),
             str(value["verb"]),
             changes,
             str(value["by"]),
-            int(undoes) if undoes is not None else None,
+            _number(undoes) or None,
         )
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, OverflowError):
         return None
 
 

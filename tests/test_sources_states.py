@@ -157,7 +157,7 @@ def test_a_state_of_another_program_is_named_and_not_used(run: Path, follower: F
         ({"lr": None}, 42, "upstream-refuses"),
         ({"best_loss": float("nan")}, 42, "upstream-refuses"),
         ({"total_steps": 0}, 42, None),
-        ({"epoch": 0.5}, None, "bad-state"),
+        ({"epoch": 0.5}, 42, "bad-state"),
         ({"tokens_seen": 5}, 42, None),
     ],
 )

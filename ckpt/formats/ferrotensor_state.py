@@ -30,14 +30,15 @@ class TrainingState:
     """How far a run is, in ferrotensor's fields; the defaults are those of a fresh state.
 
     `best_loss` is the lowest loss so far (None: not recorded, or it was a NaN), never the current
-    one. `lr` is None where a NaN was written as null. `seed` goes up to 2^64 - 1.
+    one. `lr` is None where a NaN was written as null. `epoch` is an integer unless another program
+    wrote a fraction. `seed` goes up to 2^64 - 1.
     """
 
     step: int = 0
     total_steps: int = 0
     best_loss: float | None = None
     lr: float | None = 0.0
-    epoch: int = 0
+    epoch: float = 0
     batch_size: int = 1
     grad_accum_steps: int = 1
     sequence_length: int = 128
@@ -221,6 +222,13 @@ def _integer(value: Any) -> _Reading:
     return _Reading(int(value) if is_whole else _UNREADABLE, problem)
 
 
+def _epoch(value: Any) -> _Reading:
+    """An epoch; a fraction, as other trainers write it, is a number all the same."""
+    if isinstance(value, float) and math.isfinite(value) and value >= 0:
+        return _Reading(value, f"is {describe(value)}, expected a non-negative integer")
+    return _integer(value)
+
+
 def _best_loss(value: Any) -> _Reading:
     return _Reading(None) if value is None else _rate(value)
 
@@ -255,7 +263,7 @@ _READERS: Mapping[str, Callable[[Any], _Reading]] = {
     "total_steps": _integer,
     "best_loss": _best_loss,
     "lr": _rate,
-    "epoch": _integer,
+    "epoch": _epoch,
     "batch_size": _integer,
     "grad_accum_steps": _integer,
     "sequence_length": _integer,

@@ -16,6 +16,11 @@ RETRY_S = 0.25
 GIVE_UP_S = 0.75
 CADENCE_INTERVALS = 64
 SLICE_BYTES = 1 << 20
+_SPELT_OUT: Mapping[str, float] = {
+    **dict.fromkeys(("NaN", "nan"), math.nan),
+    **dict.fromkeys(("Infinity", "inf"), math.inf),
+    **dict.fromkeys(("-Infinity", "-inf"), -math.inf),
+}
 
 
 class ProgressFile(Protocol):
@@ -74,7 +79,10 @@ class Cadence:
 
 
 def number(value: Any) -> float | None:
-    """Return a JSON number as a float (NaN included), None for anything else (`true` too)."""
+    """Return a JSON number as a float, None for anything else (`true` too).
+
+    NaN included, also as the text that writers of strict JSON put for it.
+    """
     kind = type(value)
     if kind is float:
         return float(value)
@@ -83,7 +91,7 @@ def number(value: Any) -> float | None:
             return float(value)
         except OverflowError:  # an integer of more than 308 digits
             return math.inf if value > 0 else -math.inf
-    return None
+    return _SPELT_OUT.get(value) if kind is str else None
 
 
 def whole(value: Any) -> int | None:

@@ -156,10 +156,11 @@ class TrainerLogRecords(Records):
             step = self._step(record)
             if step is None:
                 continue
-            for key, name in (("total_steps", "total_steps"), ("epoch", "epoch")):
-                value = number(record.get(key))
-                if value is not None:
-                    self.facts[name] = int(value) if key == "total_steps" else value
+            total, epoch = whole(record.get("total_steps")), number(record.get("epoch"))
+            if total is not None:
+                self.facts["total_steps"] = total
+            if epoch is not None:
+                self.facts["epoch"] = epoch
             time = self._began_at + elapsed if place >= newest_from else math.nan
             rows.append(Row(step, time, numbers(record, self.NAMES), place in restarts))
         return rows

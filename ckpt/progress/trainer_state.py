@@ -15,6 +15,7 @@ from typing import Any
 
 from ckpt import fs, jsontext
 from ckpt.errors import CheckpointError, TornRead
+from ckpt.formats.directory import step_in_name
 from ckpt.history import Row
 from ckpt.progress.base import GIVE_UP_S, RETRY_S, SLICE_BYTES, Cadence, number, numbers, sentence
 from ckpt.progress.base import whole as whole_number
@@ -43,7 +44,6 @@ _NAMES = MappingProxyType(
 )
 _TASK = ("num_train_epochs", "train_batch_size", "save_steps", "eval_steps", "logging_steps")
 _ROWS_BEGIN = re.compile(rb'\n {0,8}"log_history": ?\[')
-_SUFFIX = re.compile(r"(\d+)$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,8 +231,9 @@ def _first_row(path: Path) -> Any:
 
 
 def _number_of(path: Path) -> int:
-    found = _SUFFIX.search(path.parent.name)
-    return int(found[1]) if found else -1
+    """The step that the directory's name tells, -1 where it tells none: `run-3` is no step."""
+    step = step_in_name(path.parent.name)
+    return -1 if step is None else step
 
 
 def _name_clash(path: Path, step: int) -> list[Warned]:
