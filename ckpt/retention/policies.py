@@ -5,6 +5,7 @@ file's time.
 """
 
 import math
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -230,8 +231,9 @@ def _last_good(slots: Sequence[Slot], journal: Journal) -> Iterator[tuple[tuple[
             lived, *age = _order(slot, each, journal)
             is_live = each.state is State.LIVE
             orders.append((*age, lived, is_live) if by_step else (lived, *age, is_live))
+        last = max(orders, default=None)
         for (slot, each), order in zip(found, orders, strict=True):
-            if order == max(orders):
+            if order == last:
                 yield (slot.name, each.id), why
 
 
@@ -300,7 +302,7 @@ class _Chosen:
 
     def _rank_by_loss(self, generation: Generation) -> float:
         loss = _loss(generation)
-        return math.inf if loss is None else sum(each < loss for each in self._losses)
+        return math.inf if loss is None else bisect_left(self._losses, loss)
 
 
 def _loss(generation: Generation) -> float | None:
