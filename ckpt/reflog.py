@@ -306,8 +306,7 @@ def _journal(data: bytes, known: Journal | None = None) -> Journal:
     good = 0
     lines = 0
     for end, value in _values(data):
-        good, lines = end, lines + 1
-        _take(entries, value)
+        good, lines = end, lines + _take(entries, value)
     whole = sum(bool(line) for line in data[:good].split(b"\n"))
     findings = []
     if whole > lines:
@@ -343,20 +342,21 @@ def _value(line: bytes) -> Mapping[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
-def _take(entries: dict[int, Entry], value: Mapping[str, Any]) -> None:
-    """Take one line into account; what does not make sense changes nothing."""
+def _take(entries: dict[int, Entry], value: Mapping[str, Any]) -> bool:
+    """Take one line into account; False where it makes no sense, and changes nothing."""
     of = _number(value.get("of"))
     if of:
         entry = entries.get(of)
         if entry is None or value.get("outcome") not in list(Outcome):
-            return
+            return True
         entries[of] = replace(entry, outcome=Outcome(value["outcome"]))
         if entries[of].outcome is Outcome.DONE and entry.undoes in entries:
             _take_back(entries, entry, entry.undoes)
-        return
+        return True
     entry = _entry(value)
     if entry is not None and entry.sequence not in entries:
         entries[entry.sequence] = entry
+    return entry is not None
 
 
 def _take_back(entries: dict[int, Entry], by: Entry, number: int) -> None:
@@ -370,7 +370,7 @@ def _take_back(entries: dict[int, Entry], by: Entry, number: int) -> None:
 def _entry(value: Mapping[str, Any]) -> Entry | None:
     try:
         changes = tuple(
-            Change(str(each["slot"]), _id(each["before"]), _id(each["after"]))
+            Change(_slot(each["slot"]), _id(each["before"]), _id(each["after"]))
             for each in value["changes"]
         )
         sequence, undoes = _number(value["sequence"]), value.get("undoes")
@@ -386,6 +386,14 @@ def _entry(value: Mapping[str, Any]) -> Entry | None:
         )
     except (KeyError, TypeError, ValueError, OverflowError):
         return None
+
+
+def _slot(value: Any) -> str:
+    """Take the name of a slot, which becomes a path: one that leaves the run is no name of it."""
+    name = str(value)
+    if "\0" in name or name.startswith("/") or ".." in name.split("/"):
+        raise ValueError(name)
+    return name
 
 
 def _id(value: Any) -> str | None:
