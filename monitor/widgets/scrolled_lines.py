@@ -1,6 +1,8 @@
 """A text of several lines that is wrapped to the window and scrolled, line by line."""
 
 from collections.abc import Iterator, Sequence
+from itertools import groupby
+from operator import attrgetter
 
 from rich.cells import cell_len, set_cell_size
 from textual import events
@@ -76,7 +78,16 @@ class ScrolledLines(PaintedLines):
         self.paint(shown)
 
     def _wrapped(self, width: int) -> list[tuple[Cell, ...]]:
-        return [part for line in self._text for part in wrapped_cells(line, width - 1)]
+        lines = (part for line in self._text for part in wrapped_cells(line, width - 1))
+        return [joined_cells(line) for line in lines]
+
+
+def joined_cells(line: Sequence[Cell]) -> tuple[Cell, ...]:
+    """Make one cell of neighbours of one tone: each change of style costs bytes."""
+    return tuple(
+        Cell("".join(cell.text for cell in cells), tone)
+        for tone, cells in groupby(line, key=attrgetter("tone"))
+    )
 
 
 def wrapped_cells(line: Sequence[Cell], width: int) -> Iterator[tuple[Cell, ...]]:
