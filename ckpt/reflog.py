@@ -4,6 +4,7 @@ One line an intent or its outcome, each behind a checksum, appended and never re
 ids of generations and names of slots, never where a payload lies.
 """
 
+import errno
 import json
 import math
 import time
@@ -249,6 +250,7 @@ def cut_torn_tail(run_dir: Path, journal: Journal) -> None:
         OSError: the run cannot be written to.
     """
     path = reflog_path(run_dir)
+    _own_file(path)
     fs.truncate(path, journal.good_bytes)
     fs.sync_file(path)
 
@@ -256,7 +258,7 @@ def cut_torn_tail(run_dir: Path, journal: Journal) -> None:
 def _append(run_dir: Path, value: Mapping[str, Any], *, is_durable: bool) -> None:
     directory = make_control(run_dir)
     path = directory / NAME
-    found = fs.identity(path, follow=False)
+    found = _own_file(path)
     ends_whole = found is None or found.size_bytes == 0 or _last_byte(path, found) == b"\n"
     line = _line(value)
     fs.append_bytes(path, line if ends_whole else b"\n" + line)
@@ -264,6 +266,14 @@ def _append(run_dir: Path, value: Mapping[str, Any], *, is_durable: bool) -> Non
         fs.sync_file(path)
         if found is None:
             fs.sync_directory(directory)
+
+
+def _own_file(path: Path) -> fs.Identity | None:
+    """Look at the journal; a link in its place would have somebody else's file written to."""
+    found = fs.identity(path, follow=False)
+    if found is not None and found.is_symlink:
+        raise OSError(errno.ELOOP, "is a symbolic link", str(path))
+    return found
 
 
 def _last_byte(path: Path, found: fs.Identity) -> bytes:
