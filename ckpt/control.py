@@ -161,13 +161,16 @@ class VerifiedCache:
         }
         return True
 
-    def remember(self, entry: VerifiedEntry, stamp: Stamp) -> bool:
+    def remember(
+        self, entry: VerifiedEntry, stamp: Stamp, *, began_at: float | None = None
+    ) -> bool:
         """Record a verdict on the files that `stamp` was taken of before they were read.
 
-        False: nothing was recorded, because the files are too new for their times to tell a
-        change, because more is known of them already, or because the run cannot be written to.
+        `began_at` is when that was (epoch s), None: just now. False: nothing was recorded, because
+        the files were too new then for their times to tell a change, because more is known of them
+        already, or because the run cannot be written to.
         """
-        if time.time() - stamp.newest_at < SETTLED_S:
+        if (time.time() if began_at is None else began_at) - stamp.newest_at < SETTLED_S:
             return False
         self.refresh()
         known = self.lookup(stamp)

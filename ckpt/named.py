@@ -4,29 +4,16 @@ A path means what stands there; `RUN:SLOT@GENERATION` means a generation of a ru
 its slot's directory with the live one.
 """
 
-import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ckpt import fs
-from ckpt.checkpoint import (
-    Checkpoint,
-    Depth,
-    Finding,
-    Generation,
-    Report,
-    Slot,
-    State,
-    Tensor,
-    worst_first,
-)
+from ckpt.checkpoint import Checkpoint, Depth, Generation, Report, Slot, State
 from ckpt.errors import NoCheckpoint
-from ckpt.formats import format_named, format_of
-from ckpt.formats.base import generations_inside
-from ckpt.operation import Found, Operation
-from ckpt.tensorfile import read_header
-from ckpt.verify import inspect_settled, verdict_of
+from ckpt.formats import format_of
+from ckpt.operation import Operation
+from ckpt.verify import USUAL, Care, inspect_settled
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,27 +93,25 @@ def inspect_named(named: Named) -> Checkpoint:
     """
     if named.inside is None:
         return inspect_settled(named.path)
-    return _read_inside(named, named.inside, Depth.HEADERS)
+    from ckpt.generations.inside import read_inside
+
+    return replace(read_inside(named.inside, Depth.HEADERS), path=named.name)
 
 
-def verify_named(named: Named, depth: Depth) -> Operation[Report]:
+def verify_named(named: Named, depth: Depth, *, care: Care = USUAL) -> Operation[Report]:
     """Verify a payload; its run remembers the verdict, where it can be written to.
 
     Raises:
         NoCheckpoint: nothing there that any format claims.
     """
-    from ckpt.generations import verify_in_run
-
     if named.inside is None:
-        return (yield from verify_in_run(named.path, depth, run_dir=named.run_dir))
-    started = time.monotonic()
-    seen = _read_inside(named, named.inside, depth)
-    for finding in seen.findings:
-        yield Found(finding)
-    verdict = verdict_of(seen.findings, is_all_compared=False)
-    return Report(
-        named.name, seen.format, depth, verdict, seen.findings, 0, time.monotonic() - started
-    )
+        from ckpt.generations import verify_in_run
+
+        return (yield from verify_in_run(named.path, depth, run_dir=named.run_dir, care=care))
+    from ckpt.generations.inside import verify_inside
+
+    report = yield from verify_inside(named.inside, depth, care=care)
+    return replace(report, path=named.name)
 
 
 def _named(run_dir: Path, slot: Slot, generation: Generation) -> Named:
@@ -137,34 +122,6 @@ def _named(run_dir: Path, slot: Slot, generation: Generation) -> Named:
         generation.path,
         run_dir,
         generation if is_inside else None,
-    )
-
-
-def _read_inside(named: Named, generation: Generation, depth: Depth) -> Checkpoint:
-    """Read a generation whose files lie among those of its slot: names, sizes, headers."""
-    format_ = format_named(generation.format)
-    inside = generations_inside(format_, named.path).generations if format_ else ()
-    found = next((each for each in inside if each.id == generation.id), None)
-    if format_ is None or found is None:
-        raise NoCheckpoint(f"{named.name}: not there any more", path=str(named.name))
-    tensors: list[Tensor] = []
-    findings: list[Finding] = []
-    if depth is not Depth.NAMES:
-        for entry in found.files:
-            header = read_header(named.path / entry.name, entry.name)
-            tensors += header.tensors
-            findings += header.findings
-    return Checkpoint(
-        named.name,
-        format_.name,
-        format_.label,
-        step=generation.step,
-        complete=found.complete,
-        files=found.files,
-        tensors=tuple(tensors),
-        metadata={"generation": found.id, "layers": list(found.layers)},
-        findings=worst_first(findings),
-        generation=found.id,
     )
 
 

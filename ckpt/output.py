@@ -33,6 +33,7 @@ from ckpt.terminal import ProgressLine, Terminal
 if TYPE_CHECKING:
     from ckpt.checkpoint import Tensor
     from ckpt.generations import Known, Plan
+    from ckpt.generations.sealing import Sealed
     from ckpt.reflog import Journal
     from ckpt.retention import Kept
     from ckpt.selftest import SelfTest
@@ -126,7 +127,7 @@ class Output:
         self._generations(slots, now)
         findings = [finding for slot in slots for finding in slot.findings]
         if findings:
-            self._heading("findings", len(findings))
+            self.heading("findings", len(findings))
             self.findings(findings)
 
     def _generations(self, slots: Sequence[Slot], now: float) -> None:
@@ -153,17 +154,17 @@ class Output:
         self.out.line(Cell(visible(str(checkpoint.path)), Tone.ACCENT))
         self.out.line(" " + " · ".join(facts))
         if checkpoint.findings:
-            self._heading("findings", len(checkpoint.findings))
+            self.heading("findings", len(checkpoint.findings))
             self.findings(checkpoint.findings)
         if checkpoint.files:
-            self._heading("files", len(checkpoint.files))
+            self.heading("files", len(checkpoint.files))
             self.out.table(FILE_COLUMNS, file_rows(checkpoint.files))
         if checkpoint.tensors:
-            self._heading("tensors", len(checkpoint.tensors))
+            self.heading("tensors", len(checkpoint.tensors))
             self._tensors(checkpoint.tensors, stats)
         metadata = metadata_rows(checkpoint)
         if metadata:
-            self._heading("metadata and settings", len(metadata))
+            self.heading("metadata and settings", len(metadata))
             self.out.table(METADATA_COLUMNS, metadata)
 
     def _tensors(
@@ -180,7 +181,8 @@ class Output:
         """Write findings as a table."""
         self.out.table(FINDING_COLUMNS, finding_rows(findings))
 
-    def _heading(self, title: str, count: int) -> None:
+    def heading(self, title: str, count: int) -> None:
+        """Write the title of a table and how many rows it has."""
         self.out.line()
         self.out.line(Cell(f" {title}", Tone.ACCENT), Cell(f" {count:,}", Tone.DIM))
 
@@ -323,12 +325,28 @@ class Output:
             facts.append(f"in {_duration(report.seconds)}")
         if report.depth is not Depth.BYTES:
             facts.append(f"{report.depth.name.lower()} only")
+        if report.sealed_at is not None and report.verdict is Verdict.INTACT:
+            facts.append("as it was sealed")
         self.out.line(
             verdict_cell(report.verdict),
             f"  {visible(str(report.path))}",
             Cell("  " + " ".join(facts), Tone.DIM),
         )
         self.out.flush()
+
+    def sealed(self, path: Path, sealed: "Sealed") -> None:
+        """Write what was sealed, or why nothing was."""
+        self.progress.clear()
+        if sealed.seal is None:
+            self.out.line(f"{visible(str(path))}: nothing to seal: it brings hashes of its own")
+            return
+        count = len(sealed.seal.files)
+        plural = "" if count == 1 else "s"
+        told = f"{count:,} file{plural}, {size(sealed.bytes_read)}"
+        if sealed.seconds >= 0.1:
+            told += f" in {_duration(sealed.seconds)}"
+        where = Cell(f"  {visible(str(sealed.written))}", Tone.DIM)
+        self.out.line(Cell("sealed", Tone.GOOD), f"  {visible(str(path))}  {told}", where)
 
     def summary(self, reports: Sequence[Report]) -> None:
         """Write how many verifications came to which verdict."""

@@ -6,11 +6,12 @@ Stdout is data, stderr is narration. With `--json` every exit but a usage error 
 import click
 
 from ckpt.cli.change import log, recover, redo, rollback, undo
-from ckpt.cli.contents import show
+from ckpt.cli.contents import diff, show
 from ckpt.cli.frame import Commands
 from ckpt.cli.keep import guard, pin, prune, unpin
-from ckpt.cli.look import list_, status, verify
+from ckpt.cli.look import list_, status
 from ckpt.cli.prove import selftest
+from ckpt.cli.verifying import seal, verify
 
 __all__ = ["main"]
 
@@ -41,7 +42,7 @@ def main() -> None:
 
 
 for command in (
-    *(status, list_, show, verify),
+    *(status, list_, show, diff, verify, seal),
     *(log, rollback, undo, redo, recover),
     *(prune, pin, unpin, guard, selftest),
 ):

@@ -1,7 +1,5 @@
 """A generation that lies among the files of its slot, as KT's shards do: reading and verifying."""
 
-import time
-
 from ckpt.checkpoint import Checkpoint, Depth, Finding, Generation, Report, Tensor, worst_first
 from ckpt.errors import NoCheckpoint
 from ckpt.formats import format_named
@@ -9,9 +7,10 @@ from ckpt.generations.kt_kept import KeptIndices
 from ckpt.generations.kt_links import shard_path
 from ckpt.generations.kt_slot import kt_slot
 from ckpt.generations.payload import look
-from ckpt.operation import Found, Operation
+from ckpt.generations.verified import Payload, with_recorded
+from ckpt.operation import Operation
 from ckpt.tensorfile import read_header
-from ckpt.verify import verdict_of
+from ckpt.verify import USUAL, Care, Read, Recorded, verify_read
 
 
 def read_inside(generation: Generation, depth: Depth) -> Checkpoint:
@@ -51,16 +50,34 @@ def read_inside(generation: Generation, depth: Depth) -> Checkpoint:
     )
 
 
-def verify_inside(generation: Generation, depth: Depth) -> Operation[Report]:
-    """Verify such a generation as deep as can be: its format records no hashes.
+def open_inside(generation: Generation, depth: Depth) -> Read:
+    """Read such a generation, ready to have its bytes read.
 
     Raises:
         NoCheckpoint: it is not there any more.
     """
-    started = time.monotonic()
+    slot = kt_slot(generation.path)
     seen = read_inside(generation, depth)
-    for finding in seen.findings:
-        yield Found(finding)
-    verdict = verdict_of(seen.findings, is_all_compared=False)
-    seconds = time.monotonic() - started
-    return Report(seen.path, seen.format, depth, verdict, seen.findings, 0, seconds)
+    return Read(
+        seen,
+        lambda name: str(shard_path(slot, generation.id, name)),
+        lambda: True,
+        is_whole=False,
+    )
+
+
+def verify_inside(
+    generation: Generation, depth: Depth, *, care: Care = USUAL
+) -> Operation[Report]:
+    """Verify such a generation: its format records no hashes, but it may have been sealed.
+
+    Raises:
+        NoCheckpoint: it is not there any more.
+    """
+    read = open_inside(generation, depth)
+    payload = Payload(kt_slot(generation.path).run_dir, generation.id)
+
+    def checking(recorded: Recorded) -> Operation[Report]:
+        return verify_read(read, depth, care, recorded)
+
+    return (yield from with_recorded(checking, payload, depth))

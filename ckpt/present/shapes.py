@@ -23,6 +23,7 @@ from ckpt.errors import CheckpointError
 from ckpt.present.words import iso_time, jsonable
 
 if TYPE_CHECKING:
+    from ckpt.generations.sealing import Sealed
     from ckpt.series import SeriesView
     from ckpt.view import Advice, RunView, Source, Warned
 
@@ -123,6 +124,27 @@ def verify_json(reports: Iterable[Report], *, is_single: bool) -> Json:
         "schema": "ckpt.verify/1",
         "verdict": worst_verdict(report.verdict for report, _ in shaped).value,
         "reports": [shape for _, shape in shaped],
+    }
+
+
+def seal_json(path: Path, sealed: "Sealed") -> Json:
+    """`ckpt.seal/1`; `sealed` is false where the format records hashes of its own."""
+    seal = sealed.seal
+    return {
+        "schema": "ckpt.seal/1",
+        "path": jsonable(path),
+        "run": jsonable(sealed.run_dir),
+        "format": sealed.format,
+        "sealed": seal is not None,
+        "generation": jsonable(seal.generation) if seal is not None else None,
+        "at": iso_time(seal.at) if seal is not None else None,
+        "seal": jsonable(sealed.written) if sealed.written is not None else None,
+        "files": [
+            {"name": jsonable(name), "size_bytes": file.size_bytes, "sha256": file.sha256}
+            for name, file in (seal.files.items() if seal is not None else ())
+        ],
+        "bytes_read": sealed.bytes_read,
+        "seconds": jsonable(sealed.seconds),
     }
 
 

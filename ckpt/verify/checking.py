@@ -5,7 +5,7 @@ Reads only. Knows nothing of runs or slots, and nothing of what a format means b
 
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -24,11 +24,14 @@ from ckpt.checkpoint import (
     Verdict,
     worst_first,
 )
+from ckpt.compared import Compared
 from ckpt.operation import Found, Operation, Progress
+from ckpt.seals import Seal
 from ckpt.verify.comparing import Judged, Target, has_usable_chunks, judge, settle
 from ckpt.verify.crew import TELL_EVERY_S, Step, read_all
 from ckpt.verify.hashing import Part
 from ckpt.verify.reading import leads_to, read_settled
+from ckpt.verify.sealed import ago, with_seal
 
 STRIDE_BYTES = 16 << 20
 _NOT_OPENED = frozenset(
@@ -49,7 +52,46 @@ class Care:
     is_polite: bool = False
 
 
-def verify(path: Path, depth: Depth = Depth.BYTES, *, care: Care = Care()) -> Operation[Report]:
+USUAL = Care()
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """What a run knows of a payload beyond what the payload says itself.
+
+    `findings` say what of it cannot be used. `compared` has what was compared before, and takes
+    down what is compared now.
+    """
+
+    seal: Seal | None = None
+    findings: tuple[Finding, ...] = ()
+    compared: Compared | None = None
+
+
+NOTHING_RECORDED = Recorded()
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """A checkpoint that was read down to its headers, and how its files are reached.
+
+    `where` leads from a file's name to it; `is_there` says whether this very checkpoint still
+    stands at its path. `is_whole` False: other files of its directory belong to other payloads.
+    """
+
+    seen: Checkpoint
+    where: Callable[[str], str]
+    is_there: Callable[[], bool]
+    is_whole: bool = True
+
+
+def verify(
+    path: Path,
+    depth: Depth = Depth.BYTES,
+    *,
+    care: Care = USUAL,
+    recorded: Recorded = NOTHING_RECORDED,
+) -> Operation[Report]:
     """Check a checkpoint and report; closing the operation cancels it and leaves no claim.
 
     A directory that is replaced meanwhile is still read whole: its files are reached through one
@@ -61,17 +103,44 @@ def verify(path: Path, depth: Depth = Depth.BYTES, *, care: Care = Care()) -> Op
     """
     started = time.monotonic()
     with ExitStack() as stack:
-        seen, opened = read_settled(path, depth, stack)
-        tally = _Tally(list(seen.findings), told_at=started)
-        for finding in seen.findings:
-            yield Found(finding)
-        if depth is Depth.BYTES and tally.verdict is not Verdict.UNSUPPORTED:
-            yield from _compare_all(_Work(seen, opened, care, tally))
-        for finding in _notes(seen, depth, tally):
-            tally.findings.append(finding)
-            yield Found(finding)
+        report = yield from verify_read(open_settled(path, depth, stack), depth, care, recorded)
+    return replace(report, path=path, seconds=time.monotonic() - started)
+
+
+def open_settled(path: Path, depth: Depth, stack: ExitStack) -> Read:
+    """Read a checkpoint once nothing in it changes; `stack` closes what is open of it.
+
+    Raises:
+        NoCheckpoint: nothing there that any format claims.
+    """
+    seen, opened = read_settled(path, depth, stack)
+    if opened is None:
+        return Read(seen, lambda name: str(_beside(seen.path, name)), lambda: True)
+    return Read(seen, opened.inside, lambda: leads_to(path, opened.opened_as))
+
+
+def verify_read(
+    read: Read, depth: Depth, care: Care = USUAL, recorded: Recorded = NOTHING_RECORDED
+) -> Operation[Report]:
+    """Check a checkpoint that was read to that depth."""
+    started, seal = time.monotonic(), recorded.seal
+    seen, extra, uncovered = read.seen, recorded.findings, 0
+    if seal is not None and not any(entry.sha256 is not None for entry in seen.files):
+        sealed = with_seal(seen, seal, time.time(), is_whole=read.is_whole)
+        seen, uncovered = sealed.seen, sealed.uncovered
+        extra = (*extra, *sealed.findings) if depth is Depth.BYTES else extra
+    else:
+        seal = None
+    tally = _Tally([*seen.findings, *extra], uncovered=uncovered, told_at=started)
+    for finding in tally.findings:
+        yield Found(finding)
+    if depth is Depth.BYTES and tally.verdict is not Verdict.UNSUPPORTED:
+        yield from _compare_all(_Work(replace(read, seen=seen), care, recorded, tally))
+    for finding in _notes(seen, depth, tally):
+        tally.findings.append(finding)
+        yield Found(finding)
     return Report(
-        path,
+        seen.path,
         seen.format,
         depth,
         tally.verdict,
@@ -79,6 +148,7 @@ def verify(path: Path, depth: Depth = Depth.BYTES, *, care: Care = Care()) -> Op
         tally.bytes_read,
         time.monotonic() - started,
         tuple(tally.damage),
+        seal.at if seal is not None and depth is Depth.BYTES else None,
     )
 
 
@@ -95,9 +165,13 @@ def verdict_of(findings: Iterable[Finding], *, is_all_compared: bool) -> Verdict
 
 @dataclass(slots=True)
 class _Tally:
-    """What one verification has found so far; `left` files with a hash are not yet compared."""
+    """What one verification has found so far.
+
+    `left` files with a hash are not yet compared, `uncovered` have none though others were sealed.
+    """
 
     findings: list[Finding]
+    uncovered: int = 0
     damage: list[Damage] = field(default_factory=list)
     compared: int = 0
     left: int = 0
@@ -108,7 +182,8 @@ class _Tally:
 
     @property
     def verdict(self) -> Verdict:
-        return verdict_of(self.findings, is_all_compared=self.compared > 0 and self.left == 0)
+        is_all = self.compared > 0 and self.left == self.uncovered == 0
+        return verdict_of(self.findings, is_all_compared=is_all)
 
     def step(self, step: Step) -> Operation[None]:
         """Count what was read, and say so now and then."""
@@ -124,12 +199,16 @@ class _Tally:
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """One checkpoint that is being compared; `opened` is its directory, None for a lone file."""
+    """One checkpoint that is being compared."""
 
-    seen: Checkpoint
-    opened: fs.Directory | None
+    read: Read
     care: Care
+    recorded: Recorded
     tally: _Tally
+
+    @property
+    def seen(self) -> Checkpoint:
+        return self.read.seen
 
 
 # ---- comparing bytes --------------------------------------------------------------------------
@@ -145,7 +224,7 @@ def _compare_all(work: _Work) -> Operation[None]:
             message = f"{entry.name}: its chunk hashes do not fit its size, and are not used"
             finding = Finding("stale-chunks", Severity.WARNING, message, entry.name)
             yield from _take(work, Judged(finding))
-    targets = tuple(_targets(work, hashed))
+    targets = yield from _not_compared_before(work, tuple(_targets(work, hashed)))
     doubtful = yield from _judge_all(work, targets, {})
     again = [
         replace(target, by_chunks=False, by_sha256=True)
@@ -162,7 +241,7 @@ def _compare_all(work: _Work) -> Operation[None]:
 
 def _targets(work: _Work, hashed: Sequence[FileEntry]) -> Iterator[Target]:
     """Yield what is to be read, and how; not what is known to be damaged without reading."""
-    seen, opened = work.seen, work.opened
+    seen, seal = work.seen, work.recorded.seal
     tensors: dict[str, list[Tensor]] = defaultdict(list)
     for tensor in seen.tensors:
         tensors[tensor.file].append(tensor)
@@ -180,15 +259,49 @@ def _targets(work: _Work, hashed: Sequence[FileEntry]) -> Iterator[Target]:
         if entry.name in errors or entry.size_bytes is None:
             continue
         by_chunks = has_usable_chunks(entry)
+        sealed = seal.files.get(entry.name) if seal is not None else None
         yield Target(
             entry,
-            opened.inside(entry.name) if opened else str(_path_of(seen.path, entry)),
+            work.read.where(entry.name),
             entry.size_bytes,
             tuple(tensors.get(entry.name, ())),
             by_chunks,
             entry.sha256 is not None and (work.care.with_sha256 or not by_chunks),
             may_be_link=entry.name in links,
+            sealed_mtime_ns=sealed.mtime_ns if sealed is not None else None,
         )
+
+
+def _not_compared_before(
+    work: _Work, targets: tuple[Target, ...]
+) -> Operation[tuple[Target, ...]]:
+    """Leave out what a verification that was cancelled had compared, and say so."""
+    compared = work.recorded.compared
+    if compared is None or compared.is_empty:
+        return targets
+    left, times = [], []
+    for target in targets:
+        try:
+            found = fs.identity(target.where)
+        except OSError:
+            found = None
+        at = compared.lookup(found, target.hashes) if found is not None else None
+        if at is None:
+            left.append(target)
+        else:
+            times.append(at)
+    if times:
+        work.tally.left -= len(times)
+        work.tally.compared += len(times)
+        when = ago(min(times), time.time())
+        message = (
+            f"{len(times):,} of {len(targets):,} files were compared {when}, before that"
+            " verification was cancelled, and did not change since"
+        )
+        finding = Finding("compared-before", Severity.NOTE, message)
+        work.tally.findings.append(finding)
+        yield Found(finding)
+    return tuple(left)
 
 
 def _judge_all(
@@ -220,6 +333,8 @@ def _judge_all(
                 undecided[name] = judged
                 continue
             yield from _take(work, judged)
+            if judged.is_same and work.recorded.compared is not None and told.before is not None:
+                work.recorded.compared.note(told.before, by_name[name].hashes)
             yield tally.progress(name)
     return undecided
 
@@ -233,7 +348,7 @@ def _take(work: _Work, judged: Judged) -> Operation[None]:
     if finding is None:
         return
     is_error = finding.severity is Severity.ERROR
-    if is_error and work.opened and not leads_to(work.seen.path, work.opened.opened_as):
+    if is_error and not work.read.is_there():
         finding, damage = _replaced(finding.file or ""), None
     tally.findings.append(finding)
     if damage is not None:
@@ -241,8 +356,8 @@ def _take(work: _Work, judged: Judged) -> Operation[None]:
     yield Found(finding)
 
 
-def _path_of(path: Path, entry: FileEntry) -> Path:
-    return path if path.name == entry.name else path.parent / entry.name
+def _beside(path: Path, name: str) -> Path:
+    return path if path.name == name else path.parent / name
 
 
 def _replaced(name: str) -> Finding:
@@ -262,4 +377,5 @@ def _notes(seen: Checkpoint, depth: Depth, tally: _Tally) -> Iterator[Finding]:
         yield Finding("not-compared", Severity.NOTE, message, hint="--depth bytes compares them")
     elif not has_hashes and all(finding.code != "no-manifest" for finding in seen.findings):
         message = "no hash is recorded that the bytes could be compared with"
-        yield Finding("no-hashes", Severity.NOTE, message)
+        hint = "record them now, so that later damage shows: ckpt seal"
+        yield Finding("no-hashes", Severity.NOTE, message, hint=hint)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from ckpt.checkpoint import Damage, FileEntry, Finding, Severity, Tensor
 from ckpt.verify.damage import in_words, located
 from ckpt.verify.hashing import Part, Stretch
+from ckpt.verify.sealed import changed_since
 
 STRETCH_BYTES = 1 << 26
 _AGAIN = "it is being written: verify it again when the save is done"
@@ -19,7 +20,8 @@ class Target:
     """A file that is to be compared with the hashes of its entry, and where it is reached.
 
     `tensors` are those of this file. `by_chunks`: the chunk hashes are used; `by_sha256`: the
-    whole file's.
+    whole file's. `sealed_mtime_ns` is the file's time when its hashes were sealed, None where they
+    came with the checkpoint.
     """
 
     entry: FileEntry
@@ -29,6 +31,13 @@ class Target:
     by_chunks: bool = False
     by_sha256: bool = True
     may_be_link: bool = False
+    sealed_mtime_ns: int | None = None
+
+    @property
+    def hashes(self) -> tuple[str, ...]:
+        """All hashes that the file is compared with."""
+        sha256 = (self.entry.sha256 or "",) if self.by_sha256 else ()
+        return sha256 + (self.entry.chunks if self.by_chunks else ())
 
     def stretches(self) -> Iterator[Stretch]:
         """Yield what is to be read: whole where one hash is over all of it, else by chunks."""
@@ -83,9 +92,36 @@ def judge(target: Target, parts: Sequence[Part]) -> Judged:
     for part in parts:
         if part.before is None:
             return Judged(_not_opened(name, part))
-    if changed := _change(parts):
-        finding = error_of("changed-while-reading", name, f"{name}: {changed}", _AGAIN)
+    if how := _change(parts):
+        finding = error_of("changed-while-reading", name, f"{name}: {how}", _AGAIN)
         return Judged(finding)
+    judged = _compare(target, parts)
+    before = parts[0].before
+    is_other = before is not None and target.sealed_mtime_ns not in (None, before.mtime_ns)
+    if is_other and judged.finding is not None and judged.finding.code == "hash-mismatch":
+        return Judged(changed_since(name, "its bytes and its time are others"))
+    return judged
+
+
+def settle(by_chunks: Judged, by_sha256: Judged) -> Judged:
+    """Return what is to be said of a file that was doubtful, now that all of it was hashed."""
+    if by_sha256.is_same and by_chunks.finding is not None:
+        return _stale_chunks(by_chunks.finding.file or "")
+    has_differed = by_sha256.damage is not None
+    return replace(by_chunks, is_doubtful=False) if has_differed else by_sha256
+
+
+def error_of(code: str, file: str, message: str, hint: str | None = None) -> Finding:
+    """Return a finding that makes a checkpoint damaged."""
+    return Finding(code, Severity.ERROR, message, file, hint=hint)
+
+
+# ---- private ----------------------------------------------------------------------------------
+
+
+def _compare(target: Target, parts: Sequence[Part]) -> Judged:
+    """Compare the hashes of a file that was read whole and did not change meanwhile."""
+    name = target.entry.name
     failure = next((part.error for part in parts if part.error is not None), None)
     if not target.by_chunks:
         [part] = parts
@@ -103,22 +139,6 @@ def judge(target: Target, parts: Sequence[Part]) -> Judged:
     if target.by_sha256 and parts[0].sha256 == target.entry.sha256:
         return _stale_chunks(name)
     return _by_chunks(target, bad, failure)
-
-
-def settle(by_chunks: Judged, by_sha256: Judged) -> Judged:
-    """Return what is to be said of a file that was doubtful, now that all of it was hashed."""
-    if by_sha256.is_same and by_chunks.finding is not None:
-        return _stale_chunks(by_chunks.finding.file or "")
-    has_differed = by_sha256.damage is not None
-    return replace(by_chunks, is_doubtful=False) if has_differed else by_sha256
-
-
-def error_of(code: str, file: str, message: str, hint: str | None = None) -> Finding:
-    """Return a finding that makes a checkpoint damaged."""
-    return Finding(code, Severity.ERROR, message, file, hint=hint)
-
-
-# ---- private ----------------------------------------------------------------------------------
 
 
 def _not_opened(name: str, part: Part) -> Finding:
