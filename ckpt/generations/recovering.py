@@ -24,6 +24,7 @@ from ckpt.generations.swap import (
     foreign_at,
     free_name,
     id_at,
+    make_durable,
     rename,
     settle,
     siblings,
@@ -157,6 +158,8 @@ def _fill_names(run_dir: Path) -> Iterator[str]:
             yield f"{slot.name}: left alone: {why}"
             continue
         change = Change(slot.name, live.id or None, best.generation.id)
+        make_durable(best.generation.path)
+        fs.sync_directory(slot.path.parent)  # what a dead process did, before more is done to it
         sequence = intend(run_dir, "recover", (change,))
         carry(Move(run_dir, change, best.generation.path, is_inside=is_inside))
         conclude(run_dir, sequence, Outcome.DONE)
@@ -184,6 +187,8 @@ def _name_rightly(run_dir: Path) -> Iterator[str]:
                 continue
             if _is_being_written(run_dir, hidden, payload.path, SEALED_QUIET_S):
                 continue
+            make_durable(payload.path)
+            fs.sync_directory(slot.path.parent)  # what a dead process did, before more is done
             rename(payload.path, free_name(slot.path, "retired", payload.id))
             fs.sync_directory(slot.path.parent)
             yield f"{slot.name}: {payload.path.name} is whole: kept as retired {payload.id}"

@@ -72,12 +72,15 @@ def settle(run_dir: Path, change: Change, *, is_forward: bool) -> bool:
     """End a change that was cut off; True: the slot is as it was meant to be after it.
 
     What stands at the name stays. If nothing does, the new payload takes it (`is_forward`) or the
-    old one, and the other where that one is not whole.
+    old one, and the other where that one is not whole. Going forward builds on what a dead process
+    did, so that is made durable first.
 
     Raises:
         OSError: the disk refused.
     """
     path = run_dir / change.slot
+    if is_forward and fs.identity(path.parent) is not None:
+        fs.sync_directory(path.parent)  # or a power cut may lose that and keep what we do now
     live = id_at(path)
     if change.after is None:
         return live is None
@@ -92,10 +95,29 @@ def settle(run_dir: Path, change: Change, *, is_forward: bool) -> bool:
     for wanted in order if is_forward else order[::-1]:
         source = _lying(path, wanted)
         if source is not None:
+            if is_forward:
+                make_durable(source)
             rename(source, path)
             fs.sync_directory(path.parent)
             return wanted == change.after
     return False
+
+
+def make_durable(payload: Path) -> None:
+    """Make all of a payload durable: who wrote it may have died before that, or never does it.
+
+    Raises:
+        OSError: the disk refused.
+    """
+    found = fs.identity(payload, follow=False)
+    if found is None or not found.is_directory:
+        if found is not None:
+            fs.sync_file(payload)
+        return
+    for entry in fs.scan(payload):
+        if entry.is_file or entry.is_directory:
+            make_durable(payload / entry.name)
+    fs.sync_directory(payload)
 
 
 def id_at(path: Path) -> str | None:
