@@ -23,7 +23,7 @@ class Answer:
 
     @property
     def codes(self) -> list[str]:
-        """Codes of the findings, notes left out: those say what is not known, not what is wrong."""
+        """Codes of the findings but the notes: those say what is not known, not what is wrong."""
         return [each["code"] for each in self.told["findings"] if each["severity"] != "note"]
 
     @property

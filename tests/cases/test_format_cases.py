@@ -21,7 +21,7 @@ from ckpt.formats import inspect
 from ckpt.generations import scan
 from ckpt.tensorwriter import write_tensors
 
-KT = "kt_full_experts.index.json"
+KT, BUNDLE = "kt_full_experts.index.json", "kt_adapter_manifest.json"
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"0" * 64 + b"\nsize 9\n"
 APPLE_DOUBLE = b"\x00\x05\x16\x07" + bytes(4092)
 
@@ -146,6 +146,9 @@ def test_what_is_wrong_with_weights_is_said_alike_in_every_format(
     told = ask("verify", checkpoint)
     assert (told.exit_code, told.verdict) == (1, "damaged")
     assert {file for _, file in told.errors} == {weights.name}
+    if (place, code) == (experts, "trailing-bytes"):  # the index tells its size
+        assert told.codes == ["size-mismatch"]
+        return
     [message] = [each["message"] for each in told.told["findings"] if each["code"] == code]
     assert message.startswith(weights.name)
     assert words in message
@@ -204,7 +207,7 @@ def test_a014_an_unknown_dtype_hides_no_other_tensor_and_no_other_checkpoint(
 
 
 @pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("missing", [1, 7, 40])
+@pytest.mark.parametrize("missing", [1, 7])
 def test_a001_a_cut_file_names_both_sizes_before_anything_is_hashed(
     tmp_path: Path, place: Callable[[Path], tuple[Path, Path]], missing: int
 ) -> None:
@@ -388,8 +391,8 @@ VERSIONED: list[tuple[Callable[[Path], Path], str, str]] = [
     (astrai, "manifest.json", "format_version"),
     (lora_set, "manifest.json", "format_version"),
     (golden("kt_full", "tiny3", "tree", "ckpt"), KT, "version"),
-    (golden("kt_full", "adapter_bundle", "tree", "checkpoint-2"), "kt_adapter_manifest.json", "version"),
-]  # fmt: skip
+    (golden("kt_full", "adapter_bundle", "tree", "checkpoint-2"), BUNDLE, "version"),
+]
 
 
 @pytest.mark.parametrize(("make", "file", "key"), VERSIONED, ids=["astrai", "set", "kt", "bundle"])
