@@ -115,10 +115,12 @@ class Journal:
     @property
     def undo_target(self) -> Entry | None:
         """The entry that an undo takes back: the last one not undone within the window."""
-        for entry in reversed(self._window):
-            if entry.verb in UNDOABLE and entry.undone_by is None:
-                return entry
-        return None
+        return next((each for each in reversed(self._window) if _can_be_undone(each)), None)
+
+    def undoable(self, sequence: int) -> Entry | None:
+        """Return the entry of that number if it can still be undone, as far as is known here."""
+        found = (each for each in self._window if each.sequence == sequence)
+        return next(filter(_can_be_undone, found), None)
 
     @property
     def redo_target(self) -> Entry | None:
@@ -154,6 +156,10 @@ class Journal:
         """What was done, without prunes: they cannot be undone and use up no room for others."""
         done = (entry for entry in self.entries if entry.outcome is Outcome.DONE)
         return tuple(entry for entry in done if entry.verb != "prune")
+
+
+def _can_be_undone(entry: Entry) -> bool:
+    return entry.verb in UNDOABLE and entry.undone_by is None
 
 
 def reflog_path(run_dir: Path) -> Path:

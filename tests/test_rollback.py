@@ -201,6 +201,30 @@ def test_an_undo_of_a_first_save_withdraws_it(run: Path) -> None:
     )
 
 
+def test_an_entry_can_be_undone_though_a_trainer_saved_since(run: Path) -> None:
+    for step in (10, 20, 30):
+        save(run / f"step_{step}", step)
+    before = live(run)
+    swapped = drive(carry_out(plan_withdraw(known(run), to_step=10)))
+    newest = save(run / "step_15", 15)
+    assert plan_undo(known(run)).changes == (Change("step_15", newest, None),)
+    drive(carry_out(plan_undo(known(run), sequence=swapped.sequence)))
+    assert live(run) == {**before, "step_15": newest}
+    with pytest.raises(Refused, match=f"nothing to undo: not #{swapped.sequence}"):
+        plan_undo(known(run), sequence=swapped.sequence)
+
+
+def test_an_entry_whose_slot_changed_since_cannot_be_undone(run: Path) -> None:
+    save(run / "last", 100)
+    save(run / "last", 200)
+    swapped = drive(carry_out(plan_rollback(known(run))))
+    save(run / "last", 300)
+    with pytest.raises(Refused, match="last: changed since"):
+        plan_undo(known(run), sequence=swapped.sequence)
+    with pytest.raises(Refused, match="nothing to undo: not #99, or not any more"):
+        plan_undo(known(run), sequence=99)
+
+
 def test_an_undo_whose_payload_was_pruned_is_refused(run: Path) -> None:
     old = save(run / "last", 100)
     save(run / "last", 200)

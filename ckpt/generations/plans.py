@@ -114,15 +114,17 @@ def plan_withdraw(known: Known, *, to_step: int) -> Plan:
     return _plan(known, "withdraw", changes, target=target, given_up=newest)
 
 
-def plan_undo(known: Known) -> Plan:
-    """Plan the inverse of the last entry that was not undone.
+def plan_undo(known: Known, *, sequence: int | None = None) -> Plan:
+    """Plan the inverse of the last entry that was not undone, or of the one with that number.
 
     Raises:
         Refused: there is none in the undo window, or what it needs is not there any more.
     """
-    entry = known.journal.undo_target
+    journal = known.journal
+    entry = journal.undo_target if sequence is None else journal.undoable(sequence)
     if entry is None:
-        raise _refused(known, "nothing to undo")
+        which = "" if sequence is None else f": not #{sequence}, or not any more"
+        raise _refused(known, f"nothing to undo{which}")
     changes = tuple(Change(each.slot, each.after, each.before) for each in entry.changes)
     return _inverse(known, "undo", entry, changes)
 
