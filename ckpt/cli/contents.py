@@ -7,13 +7,17 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ckpt.cli.frame import as_path, verb
+from ckpt.cli.frame import FAILED, as_path, verb
 
 if TYPE_CHECKING:
     from ckpt.checkpoint import Checkpoint, Tensor
     from ckpt.named import Named
     from ckpt.output import Output
-    from ckpt.tensors import TensorStats
+    from ckpt.tensors import Difference, TensorStats
+
+
+DIFFERENT = 1
+DIFF_ROWS = 40
 
 
 @click.command()
@@ -40,6 +44,75 @@ def show(output: "Output", path: Path, *, with_stats: bool) -> int:
 
         output.document(show_stats_json(checkpoint, stats))
     return 0
+
+
+@click.command()
+@click.argument("a", metavar="A", callback=as_path)
+@click.argument("b", metavar="B", callback=as_path)
+@click.option("--all", "with_all", is_flag=True, help="Every tensor, the identical ones too.")
+@click.option(
+    "--limit",
+    type=click.IntRange(min=0),
+    help=f"So many rows of tensors; on a terminal {DIFF_ROWS} unless told.",
+)
+@verb
+def diff(output: "Output", a: Path, b: Path, *, with_all: bool, limit: int | None) -> int:
+    """Tell what changed from A to B: tensors, the farthest moved first, metadata, files.
+
+    Exit code 0 the same, 1 different, 2 something could not be compared and nothing else differs.
+    """
+    from ckpt.operation import drive
+    from ckpt.tensors import diff as compare
+
+    (named_a, before), (named_b, after) = _looked_at(a), _looked_at(b)
+    operation = compare(before, after, places_a=_places(named_a), places_b=_places(named_b))
+    difference = drive(operation, output.progressing)
+    output.progress.clear()
+    if output.as_json:
+        from ckpt.present.contents_json import diff_json
+
+        output.document(diff_json(difference, with_same=with_all))
+    else:
+        if limit is None and output.out.is_terminal and not with_all:
+            limit = DIFF_ROWS
+        _write(output, difference, limit=limit, with_same=with_all)
+    if not difference.is_same:
+        return DIFFERENT
+    return FAILED if difference.uncompared else 0
+
+
+def _write(
+    output: "Output", difference: "Difference", *, limit: int | None, with_same: bool
+) -> None:
+    """Write what changed, the farthest moved tensors first: `limit` rows of them, None: all."""
+    from ckpt.present.contents import (
+        CHANGE_COLUMNS,
+        SAID_COLUMNS,
+        change_rows,
+        difference_line,
+        said_rows,
+    )
+    from ckpt.present.words import Cell, Tone, visible
+
+    for sign, path in (("-", difference.a), ("+", difference.b)):
+        output.out.line(Cell(f"{sign} {visible(str(path))}", Tone.ACCENT))
+    output.out.line(" ", *difference_line(difference))
+    if difference.findings:
+        output.heading("findings", len(difference.findings))
+        output.findings(difference.findings)
+    rows = change_rows(difference)
+    if rows:
+        output.heading("tensors", len(rows))
+        output.out.table(CHANGE_COLUMNS, rows[:limit])
+    if limit is not None and len(rows) > limit:
+        output.out.line(Cell(f" … {len(rows) - limit:,} more: --all shows them", Tone.DIM))
+    if said := said_rows(difference):
+        output.heading("metadata, settings and files", len(said))
+        output.out.table(SAID_COLUMNS, said)
+    if with_same and difference.same:
+        output.heading("identical", len(difference.same))
+        for name in difference.same:
+            output.out.line(Cell(f" {visible(name)}", Tone.DIM))
 
 
 def _looked_at(path: Path) -> "tuple[Named, Checkpoint]":

@@ -189,10 +189,7 @@ def tensor_rows(tensors: Sequence[Tensor], *, ascii_only: bool = False) -> tuple
 
 def tensor_texts(tensors: Sequence[Tensor]) -> tuple[list[str], ...]:
     """The texts of TENSOR_COLUMNS, column by column; what repeats is made into words once."""
-    shapes = {
-        shape: "\N{MULTIPLICATION SIGN}".join(map(str, shape)) or "scalar"
-        for shape in {tensor.shape for tensor in tensors}
-    }
+    shapes = {shape: shape_words(shape) for shape in {tensor.shape for tensor in tensors}}
     sizes = {count: size(count) for count in {tensor.size_bytes for tensor in tensors}}
     return (
         visible_all([tensor.name for tensor in tensors]),
@@ -201,6 +198,11 @@ def tensor_texts(tensors: Sequence[Tensor]) -> tuple[list[str], ...]:
         [sizes[tensor.size_bytes] for tensor in tensors],
         visible_all([tensor.file for tensor in tensors]),
     )
+
+
+def shape_words(shape: tuple[int, ...]) -> str:
+    """A shape as people write it, by its extents; `scalar` when it has none."""
+    return "\N{MULTIPLICATION SIGN}".join(map(str, shape)) or "scalar"
 
 
 def metadata_rows(checkpoint: Checkpoint, *, ascii_only: bool = False) -> tuple[Row, ...]:

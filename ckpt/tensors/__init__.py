@@ -3,7 +3,17 @@
 Needs numpy and no framework, and loads it only when numbers are read. Knows nothing of runs.
 """
 
+from ckpt.tensors.differences import diff
 from ckpt.tensors.statistics import stats
-from ckpt.tensors.values import TensorStats, stats_findings
+from ckpt.tensors.values import Difference, Form, Reshaped, TensorStats, Update, stats_findings
 
-__all__ = ["TensorStats", "stats", "stats_findings"]
+__all__ = [
+    "Difference",
+    "Form",
+    "Reshaped",
+    "TensorStats",
+    "Update",
+    "diff",
+    "stats",
+    "stats_findings",
+]

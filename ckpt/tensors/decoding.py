@@ -9,6 +9,8 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from ckpt.tensorfile import DTYPE_BITS
+
 Raw: TypeAlias = NDArray[np.uint8]
 Numbers: TypeAlias = NDArray[Any]
 
@@ -26,6 +28,19 @@ class Scratch:
         self.words = np.empty(BLOCK_VALUES, np.uint32)
         self.wide = np.empty(BLOCK_VALUES, np.float64)
         self.flags = np.empty(BLOCK_VALUES, np.bool_)
+        self._beside: Scratch | None = None
+
+    @property
+    def beside(self) -> "Scratch":
+        """Return as much memory again, for what a block is compared with."""
+        if self._beside is None:
+            self._beside = Scratch()
+        return self._beside
+
+
+def block_bytes(dtype: str) -> int:
+    """Return how many bytes a block of a dtype takes."""
+    return BLOCK_VALUES * DTYPE_BITS[dtype] // 8
 
 
 def is_decoded(dtype: str) -> bool:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from ckpt import fs
 from ckpt.checkpoint import Checkpoint, Finding, Tensor
 from ckpt.operation import Found, Operation, Progress
-from ckpt.tensorfile import DTYPE_BITS
 from ckpt.tensors.payload import (
     Payload,
     Stretch,
@@ -124,16 +123,16 @@ def _measure_all(
 
 def _measure(file: fs.File, stretch: Stretch, scratch: "Scratch") -> "Sums | Finding":
     """Read one stretch, block by block."""
-    from ckpt.tensors.decoding import BLOCK_VALUES, decode
+    from ckpt.tensors.decoding import block_bytes, decode
     from ckpt.tensors.sums import Sums
 
     sums = Sums()
     tensor = stretch.tensor
     memory = scratch.raw.data
-    block_bytes = BLOCK_VALUES * DTYPE_BITS[tensor.dtype] // 8
+    step = block_bytes(tensor.dtype)
     try:
-        for start in range(stretch.start, stretch.end, block_bytes):
-            size = min(block_bytes, stretch.end - start)
+        for start in range(stretch.start, stretch.end, step):
+            size = min(step, stretch.end - start)
             if file.read_into([memory[:size]], start) < size:
                 return cut(tensor)
             sums.take(decode(tensor.dtype, scratch.raw[:size], scratch.words), scratch)

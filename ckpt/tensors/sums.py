@@ -41,6 +41,14 @@ class Scaled:
         """Return the sum divided by a count."""
         return _ldexp(self.value / count, self.exponent)
 
+    def root_over(self, other: "Scaled") -> float:
+        """Return the root of this sum over another: infinite over nothing, unless both are."""
+        if other.value == 0:
+            return math.inf if self.value else 0.0
+        (upper, up), (lower, down) = math.frexp(self.value), math.frexp(other.value)
+        ratio = Scaled(upper / lower, self.exponent + up - other.exponent - down)
+        return ratio.root()
+
     def root(self) -> float:
         """Return the square root of the sum; infinite when no float holds it."""
         odd = self.exponent % 2
@@ -133,6 +141,17 @@ def scale_down(wide: NDArray[np.float64], largest: float) -> int:
     exponent = math.frexp(largest)[1]
     np.ldexp(wide, -exponent, out=wide)
     return exponent
+
+
+def add_squares(to: Scaled, wide: NDArray[np.float64], largest: float, exponent: int = 0) -> None:
+    """Add the squares of values times two to the `exponent`; the values are used up."""
+    exponent += scale_down(wide, largest)
+    to.add(square_sum(wide), 2 * exponent)
+
+
+def magnitude(wide: NDArray[np.float64]) -> float:
+    """Return the largest magnitude; not finite where a value is not."""
+    return max(abs(float(wide.min())), abs(float(wide.max()))) if wide.size else 0.0
 
 
 def square_sum(wide: NDArray[np.float64]) -> float:
