@@ -5,14 +5,24 @@ its slot's directory with the live one.
 """
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ckpt import fs
-from ckpt.checkpoint import Checkpoint, Depth, Generation, Report, Slot, State
+from ckpt import fs, pickles
+from ckpt.checkpoint import (
+    Checkpoint,
+    Depth,
+    Finding,
+    Generation,
+    Report,
+    Slot,
+    State,
+    worst_first,
+)
 from ckpt.errors import NoCheckpoint
 from ckpt.formats import format_of
-from ckpt.operation import Operation
+from ckpt.operation import Operation, drive
 from ckpt.verify import USUAL, Care, inspect_settled
 
 
@@ -86,16 +96,42 @@ def all_of(run_dir: Path, wanted: "frozenset[State] | type[State]" = USABLE) -> 
 
 
 def inspect_named(named: Named) -> Checkpoint:
-    """Read names and headers; what cannot be parsed is a finding.
+    """Read names and headers, and what pickles would import; what cannot be parsed is a finding.
 
     Raises:
         NoCheckpoint: nothing there that any format claims.
     """
     if named.inside is None:
-        return inspect_settled(named.path)
+        seen = inspect_settled(named.path)
+        return _with_pickles(seen, named.path)
     from ckpt.generations.inside import read_inside
 
-    return replace(read_inside(named.inside, Depth.HEADERS), path=named.name)
+    seen = _with_pickles(read_inside(named.inside, Depth.HEADERS), named.path)
+    return replace(seen, path=named.name)
+
+
+def open_named(
+    named: Named, stack: ExitStack
+) -> tuple[Checkpoint, tuple[Path | fs.Directory, ...]]:
+    """Read names and headers; return the directories too through which its tensors are read.
+
+    They are those that were looked at, whatever is published meanwhile, and `stack` closes them.
+    Empty for a file by itself.
+
+    Raises:
+        NoCheckpoint: nothing there that any format claims.
+    """
+    if named.inside is None:
+        from ckpt.verify.reading import read_settled
+
+        checkpoint, directory = read_settled(named.path, Depth.HEADERS, stack)
+        seen = _with_pickles(checkpoint, directory or named.path)
+        return seen, () if directory is None else (directory,)
+    from ckpt.generations.kt_links import links_of
+    from ckpt.generations.kt_slot import kt_slot
+
+    slot = kt_slot(named.path, named.run_dir)
+    return inspect_named(named), (links_of(slot, named.inside.id), slot.directory)
 
 
 def verify_named(named: Named, depth: Depth, *, care: Care = USUAL) -> Operation[Report]:
@@ -112,6 +148,18 @@ def verify_named(named: Named, depth: Depth, *, care: Care = USUAL) -> Operation
 
     report = yield from verify_inside(named.inside, depth, care=care)
     return replace(report, path=named.name)
+
+
+def _with_pickles(seen: Checkpoint, place: Path | fs.Directory) -> Checkpoint:
+    """Add what loading a checkpoint's pickles would run."""
+    found: list[Finding] = []
+    for entry in pickles.pickled(seen):
+        if isinstance(place, fs.Directory):
+            where: Path | str = place.inside(entry.name)
+        else:
+            where = place if place.name == entry.name else place / entry.name
+        found += drive(pickles.check(where, entry))
+    return replace(seen, findings=worst_first((*seen.findings, *found)))
 
 
 def _named(run_dir: Path, slot: Slot, generation: Generation) -> Named:

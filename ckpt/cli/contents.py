@@ -1,6 +1,7 @@
 """The verbs that tell what a checkpoint holds: `show`, `diff`. They change nothing."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,10 +12,9 @@ from ckpt.cli.frame import FAILED, as_path, verb
 
 if TYPE_CHECKING:
     from ckpt.checkpoint import Checkpoint, Tensor
-    from ckpt.named import Named
     from ckpt.output import Output
     from ckpt.tensors import Difference, TensorStats
-
+    from ckpt.tensors.payload import Place
 
 DIFFERENT = 1
 DIFF_ROWS = 40
@@ -29,10 +29,11 @@ def show(output: "Output", path: Path, *, with_stats: bool) -> int:
 
     With --stats what the values of each tensor are like too: finite, min, max, mean, norm, zeros.
     """
-    named, checkpoint = _looked_at(path)
     stats = None
-    if with_stats:
-        checkpoint, stats = _with_stats(output, named, checkpoint)
+    with ExitStack() as stack:
+        checkpoint, places = _looked_at(path, stack)
+        if with_stats:
+            checkpoint, stats = _with_stats(output, checkpoint, places)
     if not output.as_json:
         output.checkpoint(checkpoint, stats)
     elif stats is None:
@@ -64,9 +65,10 @@ def diff(output: "Output", a: Path, b: Path, *, with_all: bool, limit: int | Non
     from ckpt.operation import drive
     from ckpt.tensors import diff as compare
 
-    (named_a, before), (named_b, after) = _looked_at(a), _looked_at(b)
-    operation = compare(before, after, places_a=_places(named_a), places_b=_places(named_b))
-    difference = drive(operation, output.progressing)
+    with ExitStack() as stack:
+        (before, places_a), (after, places_b) = _looked_at(a, stack), _looked_at(b, stack)
+        operation = compare(before, after, places_a=places_a, places_b=places_b)
+        difference = drive(operation, output.progressing)
     output.progress.clear()
     if output.as_json:
         from ckpt.present.contents_json import diff_json
@@ -115,18 +117,17 @@ def _write(
             output.out.line(Cell(f" {visible(name)}", Tone.DIM))
 
 
-def _looked_at(path: Path) -> "tuple[Named, Checkpoint]":
-    """Find what a name means and read its headers.
+def _looked_at(path: Path, stack: ExitStack) -> "tuple[Checkpoint, Sequence[Place]]":
+    """Find what a name means, read its headers, and return where its files lie.
 
     Raises:
         NoCheckpoint: nothing is there; the hint of a run says how to list its checkpoints.
     """
     from ckpt.errors import NoCheckpoint
-    from ckpt.named import find, inspect_named, is_whole_run
+    from ckpt.named import find, is_whole_run, open_named
 
     try:
-        named = find(path)
-        return named, inspect_named(named)
+        return open_named(find(path), stack)
     except NoCheckpoint as error:
         if error.hint is None and is_whole_run(path):
             error.hint = f"this is a run: `ckpt list {path}` shows its checkpoints"
@@ -134,25 +135,14 @@ def _looked_at(path: Path) -> "tuple[Named, Checkpoint]":
 
 
 def _with_stats(
-    output: "Output", named: "Named", checkpoint: "Checkpoint"
+    output: "Output", checkpoint: "Checkpoint", places: "Sequence[Place]"
 ) -> "tuple[Checkpoint, Mapping[Tensor, TensorStats]]":
     """Read all tensors; what is found of them joins what the headers told."""
     from ckpt.checkpoint import worst_first
     from ckpt.operation import drive
     from ckpt.tensors import stats, stats_findings
 
-    found = drive(stats(checkpoint, places=_places(named)), output.progressing)
+    found = drive(stats(checkpoint, places=places), output.progressing)
     output.progress.clear()
     told = worst_first((*checkpoint.findings, *stats_findings(found.items())))
     return replace(checkpoint, findings=told), found
-
-
-def _places(named: "Named") -> tuple[Path, ...]:
-    """Where the files of a generation lie that shares its slot's directory; of others: unsaid."""
-    if named.inside is None:
-        return ()
-    from ckpt.generations.kt_links import links_of
-    from ckpt.generations.kt_slot import kt_slot
-
-    slot = kt_slot(named.path, named.run_dir)
-    return (links_of(slot, named.inside.id), slot.directory)

@@ -150,9 +150,11 @@ def difference_line(difference: Difference) -> tuple[Cell, ...]:
     )
     told = [Cell(f"{count:,} {word}", tone) for count, word, tone in counts if count]
     between = [cell for each in told for cell in (Cell(", ", Tone.DIM), each)][1:]
-    is_all = difference.is_same and not difference.uncompared
-    if is_all:
-        return (Cell("✓ the same", Tone.GOOD), Cell(": tensors: ", Tone.DIM), *between)
+    if difference.is_same and not difference.uncompared:
+        count = len(difference.same)
+        plural = "" if count == 1 else "s"
+        tensors = f": {count:,} tensor{plural}" if count else ": no tensors"
+        return (Cell("✓ the same", Tone.GOOD), Cell(tensors, Tone.DIM))
     return (Cell("tensors: ", Tone.DIM), *(between or [Cell("none")]))
 
 

@@ -4,14 +4,13 @@ import math
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ckpt.checkpoint import Checkpoint, Finding, Severity, worst_first
 from ckpt.operation import Found, Operation, Progress
 from ckpt.tensorfile import header_of
 from ckpt.tensors.pairing import Pair, Side, is_moments, metadata_changes, pair
-from ckpt.tensors.payload import Payload, moved, unreadable
+from ckpt.tensors.payload import Payload, Place, moved, unreadable
 from ckpt.tensors.values import Difference, Form, Reshaped, Update
 
 if TYPE_CHECKING:
@@ -23,8 +22,8 @@ def diff(
     a: Checkpoint,
     b: Checkpoint,
     *,
-    places_a: Sequence[Path] = (),
-    places_b: Sequence[Path] = (),
+    places_a: Sequence[Place] = (),
+    places_b: Sequence[Place] = (),
 ) -> Operation[Difference]:
     """Compare all tensors of two checkpoints, an optimizer's too, and what else they say.
 

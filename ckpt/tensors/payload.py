@@ -8,7 +8,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeAlias
 
 from ckpt import fs
 from ckpt.checkpoint import Checkpoint, Finding, Severity, Tensor
@@ -17,6 +17,7 @@ from ckpt.tensorfile import DTYPE_BITS, header_of, size_problem
 JOB_BYTES = 8 << 20
 """So much is read by one thread before it is told how far the reading is."""
 
+Place: TypeAlias = Path | fs.Directory
 AGAIN = "it is being written: look again when the save is done"
 
 
@@ -24,10 +25,10 @@ class Payload:
     """The files of one checkpoint, each reached through a directory that stays open.
 
     `places` are the directories that its files may lie in, the first that has one wins; by default
-    what the checkpoint's path says.
+    what the checkpoint's path says. One that is open already is left open.
     """
 
-    def __init__(self, checkpoint: Checkpoint, places: Sequence[Path] = ()) -> None:
+    def __init__(self, checkpoint: Checkpoint, places: Sequence[Place] = ()) -> None:
         self._path = checkpoint.path
         self._places = tuple(places)
         self._stack = ExitStack()
@@ -35,6 +36,9 @@ class Payload:
 
     def __enter__(self) -> Self:
         for place in self._places or (_directory_of(self._path),):
+            if isinstance(place, fs.Directory):
+                self._directories.append(place)
+                continue
             with suppress(OSError):  # a file of it will be missing, and that is told
                 self._directories.append(self._stack.enter_context(fs.Directory(place)))
         return self

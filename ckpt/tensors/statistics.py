@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ckpt import fs
@@ -10,6 +9,7 @@ from ckpt.checkpoint import Checkpoint, Finding, Tensor
 from ckpt.operation import Found, Operation, Progress
 from ckpt.tensors.payload import (
     Payload,
+    Place,
     Stretch,
     by_file,
     changed,
@@ -30,7 +30,10 @@ if TYPE_CHECKING:
 
 
 def stats(
-    checkpoint: Checkpoint, tensors: Iterable[Tensor] | None = None, *, places: Sequence[Path] = ()
+    checkpoint: Checkpoint,
+    tensors: Iterable[Tensor] | None = None,
+    *,
+    places: Sequence[Place] = (),
 ) -> Operation[Mapping[Tensor, TensorStats]]:
     """Read tensors of a checkpoint, by default all, and tell what their values are like.
 
