@@ -76,17 +76,27 @@ class Changes:
         self.guarding: Guarding | None = None
         self.clock: Callable[[], float] = time.time
         self._is_leaving = False
+        self._done_last: tuple[Path | None, int] = (None, 0)
 
     # ---- plans ----------------------------------------------------------------------------------
 
-    def ask(self, command: str, key: str | None) -> None:
-        """Ask about the plan that a command means for a row of the table."""
+    @property
+    def undo_sequence(self) -> int | None:
+        """The entry of the journal that was made here last: what an undo is meant for."""
+        run_dir, sequence = self._done_last
+        return sequence if run_dir == self._app.run_dir else None
+
+    def ask(self, command: str, key: str | None, *, sequence: int | None = None) -> None:
+        """Ask about the plan that a command means for a row of the table.
+
+        `sequence` is the entry that an undo is meant for.
+        """
         if self._app.shown is None:
             self._app.say("the checkpoints were not looked at yet")
             return
         view = self._app.shown.view
         try:
-            plan = plan_of(command, view, key, self.clock())
+            plan = plan_of(command, view, key, self.clock(), sequence=sequence)
         except Refused as refused:
             self._app.say(reason(refused, view))
             return
@@ -123,10 +133,15 @@ class Changes:
             self._app.say(f"not while this is at work: {self.job.title}", Tone.WARN)
             return
 
+        run_dir = self._app.run_dir
+
         def tell(news: "At | Ended[Any]") -> None:
             if isinstance(news, At):
                 self._post(WorkTold())
             else:
+                done = getattr(news.result, "sequence", None)
+                if done is not None:
+                    self._done_last = run_dir, done
                 self._post(WorkEnded(*ending(work, news)))
 
         self.job = Job(work.title, work.operation, tell, is_changing=work.is_changing)

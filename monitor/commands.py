@@ -33,7 +33,8 @@ class Where(StrEnum):
 class Situation:
     """What a command may look at to say whether it can act now.
 
-    `running` names the operation that is at work, None when none is.
+    `running` names the operation that is at work, None when none is. `undo_sequence` is the entry
+    of the journal that an undo is meant for.
     """
 
     where: Where
@@ -46,6 +47,7 @@ class Situation:
     view: RunView | None = None
     is_read_only: bool = False
     running: str | None = None
+    undo_sequence: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +119,9 @@ def _needs_generation(situation: Situation) -> str | None:
 
 
 def _needs_plan(command: str) -> Callable[[Situation], str | None]:
-    return lambda situation: refusal(command, situation.view, situation.selected_key)
+    return lambda situation: refusal(
+        command, situation.view, situation.selected_key, sequence=situation.undo_sequence
+    )
 
 
 def _needs_points(situation: Situation) -> str | None:

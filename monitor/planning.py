@@ -34,21 +34,31 @@ def find_row(view: RunView, key: str | None) -> RowOf | None:
     return None
 
 
-def plan_of(command: str, view: RunView, key: str | None, now: float) -> "Plan":
+def plan_of(
+    command: str, view: RunView, key: str | None, now: float, *, sequence: int | None = None
+) -> "Plan":
     """Make the plan that a command (`roll_back`, `undo`, `redo`, `recover`, `prune`) means now.
+
+    `sequence` is the entry that an undo is meant for; where it is none that can be undone, the
+    last one that can is.
 
     Raises:
         Refused: there is nothing for it to do; the message says why.
     """
-    return _PLANNERS[command](known_of(view, now), find_row(view, key))
+    known = known_of(view, now)
+    if command == "undo":
+        return _plan_undo(known, sequence)
+    return _PLANNERS[command](known, find_row(view, key))
 
 
-def refusal(command: str, view: RunView | None, key: str | None, now: float = 0.0) -> str | None:
+def refusal(
+    command: str, view: RunView | None, key: str | None, *, sequence: int | None = None
+) -> str | None:
     """Say why a command cannot act, None when there is a plan for it."""
     if view is None:
         return _NOT_YET
     try:
-        plan_of(command, view, key, now)
+        plan_of(command, view, key, 0.0, sequence=sequence)
     except Refused as refused:
         return reason(refused, view)
     return None
@@ -103,10 +113,14 @@ def _plan_back(known: "Known", row: RowOf | None) -> "Plan":
     return plan_rollback(known, slot=slot.name)
 
 
-def _plan_undo(known: "Known", _row: RowOf | None) -> "Plan":
+def _plan_undo(known: "Known", sequence: int | None) -> "Plan":
+    """Undo what is meant: a trainer that saved since does not come between."""
     from ckpt.generations import plan_undo
 
-    return plan_undo(known)
+    if sequence is not None and sequence > known.journal.last_sequence:
+        raise Refused("what was done is not on the screen yet: press it again")
+    is_possible = sequence is not None and known.journal.undoable(sequence) is not None
+    return plan_undo(known, sequence=sequence if is_possible else None)
 
 
 def _plan_redo(known: "Known", _row: RowOf | None) -> "Plan":
@@ -135,7 +149,6 @@ def _plan_prune(known: "Known", _row: RowOf | None) -> "Plan":
 
 _PLANNERS: dict[str, Callable[["Known", RowOf | None], "Plan"]] = {
     "roll_back": _plan_back,
-    "undo": _plan_undo,
     "redo": _plan_redo,
     "recover": _plan_recover,
     "prune": _plan_prune,

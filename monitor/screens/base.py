@@ -75,6 +75,7 @@ class CommandScreen(Screen[None], inherit_bindings=False):
             view=shown.view if shown is not None else None,
             is_read_only=self.monitor.options.is_read_only,
             running=job.title if job is not None else None,
+            undo_sequence=self.monitor.changes.undo_sequence,
         )
 
     def action_command(self, name: str) -> None:
@@ -168,7 +169,7 @@ class CommandScreen(Screen[None], inherit_bindings=False):
 
     def do_undo(self) -> None:
         """Ask whether to undo what was last done."""
-        self.monitor.changes.ask("undo", None)
+        self.monitor.changes.ask("undo", None, sequence=self.situation().undo_sequence)
 
     def do_redo(self) -> None:
         """Ask whether to do it again."""

@@ -126,6 +126,7 @@ class DashboardScreen(CommandScreen):
             view=self.view,
             is_read_only=self.monitor.options.is_read_only,
             running=job.title if job is not None else None,
+            undo_sequence=self.monitor.changes.undo_sequence,
         )
 
     def do_open(self) -> None:

@@ -1,5 +1,6 @@
 """What was done to the checkpoints of a run, newest first; what can be undone is undone here."""
 
+from dataclasses import replace
 from typing import ClassVar
 
 from textual.app import ComposeResult
@@ -8,7 +9,7 @@ from textual.binding import BindingType
 from ckpt.present import Cell, Tone, visible
 from ckpt.present.plans import LOG_COLUMNS, log_rows
 from ckpt.view import RunView
-from monitor.commands import Where, bindings_of
+from monitor.commands import Situation, Where, bindings_of
 from monitor.screens.base import CommandScreen
 from monitor.widgets.row_table import RowTable, Table
 
@@ -36,6 +37,12 @@ class HistoryScreen(CommandScreen):
             self._show()
             self.share_window()
 
+    def situation(self) -> Situation:
+        """An undo is meant for the entry under the cursor, where that can be undone."""
+        found = self._undoable()
+        situation = super().situation()
+        return situation if found is None else replace(situation, undo_sequence=found)
+
     def on_row_table_selected(self, event: RowTable.Selected) -> None:
         """Say in full what the cursor is on."""
         event.stop()
@@ -53,16 +60,20 @@ class HistoryScreen(CommandScreen):
         """The run's own path."""
         return str(self.view.run)
 
+    def _undoable(self) -> int | None:
+        """The number of the entry under the cursor, if it can be undone."""
+        key, journal = self.table.selected_key, self.view.journal
+        if key is None or journal is None:
+            return None
+        entry = journal.undoable(int(key.partition(":")[0]))
+        return None if entry is None else entry.sequence
+
     def _can_be_undone(self, key: str) -> str:
-        journal = self.view.journal
-        sequence = key.partition(":")[0]
-        if journal is None:
-            return ""
-        if journal.undo_target is not None and str(journal.undo_target.sequence) == sequence:
+        if self._undoable() is not None:
             return " (z undoes this)"
-        if journal.redo_target is not None and str(journal.redo_target.sequence) == sequence:
-            return " (Z redoes it)"
-        return ""
+        redo = self.view.journal.redo_target if self.view.journal is not None else None
+        is_redo = redo is not None and key.startswith(f"{redo.sequence}:")
+        return " (Z redoes it)" if is_redo else ""
 
     def _show(self) -> None:
         journal = self.view.journal

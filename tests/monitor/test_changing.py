@@ -305,6 +305,34 @@ async def test_what_cannot_be_guarded_is_said(tmp_path: Path) -> None:
         await until(pilot, lambda: "its trainer writes the file in place" in said(app))
 
 
+async def test_z_undoes_what_was_done_here_though_a_trainer_saved_since(run: Path) -> None:
+    before = live(run)
+    async with watching(run) as (app, pilot):
+        await ask(app, pilot, "G", "r")
+        await pilot.press("y")
+        await done(app, pilot)
+        newest = save(run / "step_15", 15)
+        await until(pilot, lambda: app.home.view.journal.undo_target.sequence == 9)  # type: ignore[union-attr]
+        await until(pilot, lambda: "step_15" in shown(app))
+        assert "Undo #8, the withdrawal of 3 slots?" in await ask(app, pilot, "z")
+        await pilot.press("y")
+        await done(app, pilot)
+    assert live(run) == {**before, "step_15": newest}
+
+
+async def test_z_in_the_history_undoes_the_entry_under_the_cursor(run: Path) -> None:
+    before = live(run)
+    [older] = retired(run, "step_30")
+    async with watching(run) as (app, pilot):
+        await pilot.press("h", "j", "j", "j")
+        await until(pilot, lambda: said(app).count("(z undoes this)") == 1)
+        text = await ask(app, pilot, "z")
+        assert "Undo #4, the publish of step_30?" in text
+        await pilot.press("y")
+        await until(pilot, lambda: "undone by #8" in shown(app))
+    assert live(run) == {**before, "step_30": older}
+
+
 # ---- what is refused ----------------------------------------------------------------------------
 
 
