@@ -48,6 +48,7 @@ async def all_pictures(run: Path) -> None:
     await picture(run, "dashboard.svg", (120, 40))
     await picture(run, "dashboard-80x24.svg", (80, 24))
     await picture(run, "checkpoint.svg", (80, 24), ("enter", "tab"))
+    await picture(run, "plan.svg", (80, 24), ("j", "j", "r"))
 
 
 def main() -> None:
