@@ -103,7 +103,7 @@ TABLE = [
         "safetensors", "", "unverifiable", "no-hashes.",
     ),
     ("astrai/with_extras", STEP, ASTRAI, "", "intact", ""),
-    ("astrai/with_rng_extra", STEP, ASTRAI, "", "intact", ""),
+    ("astrai/with_rng_extra", STEP, ASTRAI, "unsafe-pickle.", "intact", ""),
     ("ferrotensor/adapter_bf16", ADAPTER, FERRO, "", "unverifiable", "no-hashes."),
     ("ferrotensor/adapter_empty", ADAPTER, FERRO, "no-tensors?", "unverifiable", "no-hashes."),
     ("ferrotensor/adapter_f16", ADAPTER, FERRO, "", "unverifiable", "no-hashes."),
@@ -164,11 +164,11 @@ TABLE = [
     ("kt_full/bad_truncated_shard", "ckpt", KT, "size-mismatch", "damaged", ""),
     (
         "kt_full/hf_run", "exp1/checkpoint-2",
-        KT, "unlisted-pickle?", "unverifiable", "no-hashes.",
+        KT, "unlisted-pickle? unsafe-pickle.", "unverifiable", "no-hashes.",
     ),
     (
         "kt_full/hf_run", "exp1/checkpoint-6",
-        KT, "missing-file unlisted-pickle?", "damaged", "",
+        KT, "missing-file unlisted-pickle? unsafe-pickle.", "damaged", "",
     ),
     ("kt_full/hf_run", "exp1/trainer_log.jsonl", "no-checkpoint", "", None, ""),
     (

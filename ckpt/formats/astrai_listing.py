@@ -53,7 +53,7 @@ def compare_files(listing: Listing, manifest: Manifest) -> Iterator[Finding]:
         if is_pickle(name):
             severity = Severity.ERROR if manifest.files else Severity.WARNING
             is_run = name.endswith(".pt")  # of every other name it is whoever loads it
-            what = "AstrAI would run it while loading" if is_run else "it is never opened here"
+            what = "AstrAI would run it while loading" if is_run else "it is never loaded here"
             text = f"{name}: a pickle that nothing lists; {what}"
             yield Finding("unlisted-pickle", severity, text, name)
         elif manifest.files and not _ADDED_LATER.fullmatch(name) and name not in reported:

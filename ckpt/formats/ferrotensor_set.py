@@ -198,7 +198,7 @@ def _compare(listing: Listing, manifest: Manifest) -> Iterator[Finding]:
             yield Finding("size-mismatch", _ERROR, text, name)
     for name in sorted(listing.sizes.keys() - manifest.files.keys() - {MANIFEST}):
         if is_pickle(name):
-            text = f"{name}: a pickle that nothing lists; it is never opened here"
+            text = f"{name}: a pickle that nothing lists; it is never loaded here"
             severity = _ERROR if manifest.files else Severity.WARNING
             yield Finding("unlisted-pickle", severity, text, name)
         elif manifest.files:

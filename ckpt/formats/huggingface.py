@@ -122,7 +122,7 @@ class HuggingFace:
         for entry in checkpoint.files:
             is_there = entry.size_bytes is not None and not entry.listed
             if is_there and is_pickle(entry.name):
-                text = f"{entry.name}: a pickle that nothing lists; it is never opened here"
+                text = f"{entry.name}: a pickle that nothing lists; it is never loaded here"
                 yield Finding("unlisted-pickle", Severity.WARNING, text, entry.name)
 
 

@@ -113,7 +113,7 @@ class KtAdapter:
         """Yield a warning for each pickle beside the adapter: no hash covers it."""
         for entry in checkpoint.files:
             if entry.listed is False and is_pickle(entry.name):
-                message = f"{entry.name}: a pickle that nothing lists; it is never opened here"
+                message = f"{entry.name}: a pickle that nothing lists; it is never loaded here"
                 yield Finding("unlisted-pickle", _WARNING, message, entry.name)
 
 

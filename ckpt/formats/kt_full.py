@@ -124,7 +124,7 @@ class KtFull:
         """Yield a warning for each pickle that lies there: whoever loads it runs it."""
         for entry in checkpoint.files:
             if entry.listed is False and is_pickle(entry.name):
-                message = f"{entry.name}: a pickle that nothing lists; it is never opened here"
+                message = f"{entry.name}: a pickle that nothing lists; it is never loaded here"
                 yield Finding("unlisted-pickle", _WARNING, message, entry.name)
 
     def generations_inside(self, path: Path) -> Inside:

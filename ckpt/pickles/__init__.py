@@ -4,7 +4,14 @@ A walk over opcodes takes down names; nothing is imported, made or called. No fi
 harmless: bytes that a hash covers are unchanged bytes, no more.
 """
 
-from ckpt.pickles.looking import PickleReport, check, check_zip_bytes, is_pickle_name, walk
+from ckpt.pickles.looking import (
+    PickleReport,
+    check,
+    check_zip_bytes,
+    is_pickle_name,
+    pickled,
+    walk,
+)
 from ckpt.pickles.meaning import Risk, risk_of
 
 __all__ = [
@@ -13,6 +20,7 @@ __all__ = [
     "check",
     "check_zip_bytes",
     "is_pickle_name",
+    "pickled",
     "risk_of",
     "walk",
 ]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ckpt import fs
-from ckpt.checkpoint import Depth, FileEntry, Finding, Severity, worst_first
+from ckpt.checkpoint import Checkpoint, Depth, FileEntry, Finding, Severity, worst_first
 from ckpt.operation import Operation, Progress
 from ckpt.pickles import archive
 from ckpt.pickles.archive import Archive, Entry
@@ -30,6 +30,7 @@ _SURE_NAME = re.compile(
 _TORCH_BEFORE_ZIP = b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19."
 _PICKLES_BEFORE_ZIP = 5  # magic number, protocol, system, object, storage keys; then raw bytes
 _PICKLE_STARTS = tuple(bytes([0x80, protocol]) for protocol in range(6))
+_NOT_OPENED = frozenset({"bad-entry-name", "dangling-link", "permission-denied", "symlink"})
 _TAR_BYTES, _TAR_SUM = 512, slice(148, 156)
 
 
@@ -92,19 +93,40 @@ def check(
 ) -> Operation[tuple[Finding, ...]]:
     """Look at one file of a checkpoint: its pickles, and at `BYTES` what its archive recorded.
 
-    A file whose bytes a recorded hash covers is not read a second time for its CRCs. What is no
-    pickle at all is an error only under a name that promises one, and in a list or without one.
+    Progress counts the bytes whose CRC was compared. A file whose bytes a recorded hash covers is
+    not read a second time for that. What is no pickle at all is an error only under a name that
+    promises one, and in a list or without one.
     """
     most = OPCODES_WITH_BYTES if depth is Depth.BYTES else MOST_OPCODES
-    report = yield from _looking(path, entry.name, most)
+    looking = _looking(path, entry.name, most)
+    while True:
+        try:
+            next(looking)
+        except StopIteration as stop:
+            report: PickleReport = stop.value
+            break
+        yield Progress(0, entry.size_bytes, entry.name)
     findings = list(report.findings)
     if report.kind is None and not _SURE_NAME.fullmatch(entry.name):
         findings = [each for each in findings if each.code != "bad-pickle"]
     elif report.kind is None and entry.listed is False:
         findings = [_lessened(each) if each.code == "bad-pickle" else each for each in findings]
-    if depth is Depth.BYTES and report.kind in ("zip", "torchscript") and entry.sha256 is None:
+    is_covered = entry.sha256 is not None or bool(entry.chunks)
+    if depth is Depth.BYTES and report.kind in ("zip", "torchscript") and not is_covered:
         findings += yield from check_zip_bytes(path, entry.name)
     return worst_first(findings)
+
+
+def pickled(seen: Checkpoint) -> Iterator[FileEntry]:
+    """Yield the files of a checkpoint that may be pickles, and may be opened as part of it."""
+    refused = {
+        finding.file
+        for finding in seen.findings
+        if finding.severity is Severity.ERROR and finding.code in _NOT_OPENED
+    }
+    for entry in seen.files:
+        if entry.size_bytes and entry.name not in refused and is_pickle_name(entry.name):
+            yield entry
 
 
 # ---- what kind of file ------------------------------------------------------------------------

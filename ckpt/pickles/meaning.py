@@ -113,18 +113,19 @@ def findings_of(
 
     found: list[Finding] = []
 
-    def tell(what: str, severity: Severity = Severity.WARNING) -> None:
-        found.append(Finding(CODE, severity, f"{file}: {what}", file, hint=HINT))
+    def warn(what: str) -> None:
+        found.append(Finding(CODE, Severity.WARNING, f"{file}: {what}", file, hint=HINT))
 
     if names := of(Risk.POWERFUL):
-        tell(f"loading it runs {_some(names)}, which can do anything that you can")
+        warn(f"loading it runs {_some(names)}, which can do anything that you can")
     if names := of(Risk.UNUSUAL):
         modules = sorted({name.split(".", maxsplit=1)[0] for name in names})
-        tell(f"loading it runs code of {_some(modules)}: {_some(names)}; {_REFUSED}")
+        warn(f"loading it runs code of {_some(modules)}: {_some(names)}; {_REFUSED}")
     if untold:
-        tell(f"what loading it runs cannot be told: {_some(sorted(untold))}")
+        warn(f"what loading it runs cannot be told: {_some(sorted(untold))}")
     if (names := of(Risk.ARRAYS)) and not found:
-        tell(f"loading it runs code of numpy: {_some(names)}; {_REFUSED}", Severity.NOTE)
+        text = f"{file}: holds numpy arrays ({_some(names)}): {_REFUSED}"
+        found.append(Finding(CODE, Severity.NOTE, text, file))
     return tuple(found)
 
 

@@ -10,7 +10,7 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ckpt import fs
+from ckpt import fs, pickles
 from ckpt.checkpoint import (
     UNSUPPORTED_CODES,
     Checkpoint,
@@ -134,8 +134,11 @@ def verify_read(
     tally = _Tally([*seen.findings, *extra], uncovered=uncovered, told_at=started)
     for finding in tally.findings:
         yield Found(finding)
+    work = _Work(replace(read, seen=seen), care, recorded, tally)
     if depth is Depth.BYTES and tally.verdict is not Verdict.UNSUPPORTED:
-        yield from _compare_all(_Work(replace(read, seen=seen), care, recorded, tally))
+        yield from _compare_all(work)
+    if depth is not Depth.NAMES:
+        yield from _look_at_pickles(work, depth)
     for finding in _notes(seen, depth, tally):
         tally.findings.append(finding)
         yield Found(finding)
@@ -354,6 +357,25 @@ def _take(work: _Work, judged: Judged) -> Operation[None]:
     if damage is not None:
         tally.damage.append(damage)
     yield Found(finding)
+
+
+def _look_at_pickles(work: _Work, depth: Depth) -> Operation[None]:
+    """Say what loading the pickles of a checkpoint would run, and whether they are whole."""
+    tally = work.tally
+    for entry in pickles.pickled(work.seen):
+        before = tally.bytes_read
+        checking = pickles.check(work.read.where(entry.name), entry, depth)
+        while True:
+            try:
+                event = next(checking)
+            except StopIteration as stop:
+                findings: tuple[Finding, ...] = stop.value
+                break
+            if isinstance(event, Progress):
+                tally.bytes_read = before + event.done
+                yield tally.progress(entry.name)
+        for finding in findings:
+            yield from _take(work, Judged(finding))
 
 
 def _beside(path: Path, name: str) -> Path:
