@@ -193,11 +193,18 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """What the verified cache remembers of a payload: the verdict, how deep, when (epoch s)."""
+    """What the verified cache remembers of a payload: the verdict, how deep, when (epoch s).
+
+    `worst` is the worst of what was found, None where that was no more than notes; `hurt` are the
+    first of the `hurt_count` tensors of its file that are damaged, where that is known.
+    """
 
     verdict: Verdict
     depth: Depth
     at: float
+    worst: Finding | None = None
+    hurt: tuple[str, ...] = ()
+    hurt_count: int = 0
 
 
 @dataclass(frozen=True, slots=True)

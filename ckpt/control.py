@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ckpt import fs, jsontext
-from ckpt.checkpoint import Depth, Verdict, Verified
+from ckpt.checkpoint import Depth, Finding, Severity, Verdict, Verified
 from ckpt.errors import DuplicateKey, TornRead
 
 DIRECTORY = ".ckpt"
@@ -23,6 +23,7 @@ SETTLED_S = 2.0
 """A payload changed less than this ago may change again without its times telling."""
 
 COMPACT_LINES = 256
+_WORDS = ("code", "severity", "message", "file", "tensor", "hint")
 _SAMPLES, _VERIFIED, _PINS = "samples.jsonl", "verified", "pins"
 _MAX_CONTROL_BYTES = 32 << 20
 
@@ -196,7 +197,7 @@ class VerifiedCache:
 
 def _line(entry: VerifiedEntry) -> str:
     verified = entry.verified
-    value = {
+    value: dict[str, Any] = {
         "path": entry.path,
         "generation": entry.generation,
         "key": entry.digest,
@@ -204,6 +205,9 @@ def _line(entry: VerifiedEntry) -> str:
         "depth": verified.depth.name.lower(),
         "at": verified.at,
     }
+    if verified.worst is not None:
+        worst = {name: getattr(verified.worst, name) for name in _WORDS}
+        value["worst"] = worst | {"tensors": verified.hurt, "tensor_count": verified.hurt_count}
     return json.dumps(value, allow_nan=False)  # ASCII, so that a name that is no UTF-8 survives
 
 
@@ -226,10 +230,27 @@ def _parsed(line: bytes) -> VerifiedEntry | None:
             _text(value["path"]),
             _text(value["generation"]),
             _text(value["key"]),
-            Verified(Verdict(value["verdict"]), Depth[value["depth"].upper()], float(value["at"])),
+            Verified(
+                Verdict(value["verdict"]),
+                Depth[value["depth"].upper()],
+                float(value["at"]),
+                *_worst(value.get("worst")),
+            ),
         )
     except (TornRead, DuplicateKey, KeyError, TypeError, ValueError, AttributeError):
         return None
+
+
+def _worst(value: Any) -> tuple[Finding | None, tuple[str, ...], int]:
+    """The worst finding of an entry and what is hurt; entries without one are as good."""
+    if value is None:
+        return None, (), 0
+    words = [None if value[name] is None else _text(value[name]) for name in _WORDS]
+    code, severity, message, file, tensor, hint = words
+    finding = Finding(
+        _text(code), Severity(_text(severity)), _text(message), file=file, tensor=tensor, hint=hint
+    )
+    return finding, tuple(map(_text, value["tensors"])), int(value["tensor_count"])
 
 
 def _text(value: Any) -> str:

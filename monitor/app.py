@@ -180,11 +180,14 @@ class MonitorApp(App[None]):
         if self._driver is not None:
             self._driver.write(f"\x1b]9;{visible(text)}\x07")
 
-    def open_checkpoint(self, path: Path) -> None:
-        """Show a checkpoint: the screen at once, its contents once another thread read them."""
+    def open_checkpoint(self, path: Path, key: str | None = None) -> None:
+        """Show a checkpoint: the screen at once, its contents once another thread read them.
+
+        `key` is that of its row where it is a generation of the run.
+        """
         from monitor.screens.checkpoint import CheckpointScreen
 
-        screen = CheckpointScreen(str(path), ascii_only=self.options.is_ascii)
+        screen = CheckpointScreen(str(path), key, ascii_only=self.options.is_ascii)
         self.push_screen(screen)
         reading = threading.Thread(
             target=self._read_checkpoint, args=(path, screen), name="checkpoint", daemon=True
@@ -207,7 +210,9 @@ class MonitorApp(App[None]):
     # ---- changing the run -----------------------------------------------------------------------
 
     def on_work_told(self) -> None:
-        """Show how far the operation is."""
+        """Show how far the operation is; where it has recorded a verdict, look at that."""
+        if self.changes.has_news():
+            self.feed.look_again()
         if self.front is not None:
             self.front.show_work()
 
@@ -217,6 +222,9 @@ class MonitorApp(App[None]):
             self.exit()
             return
         self.feed.look_again()
+        if self.screen_stack:
+            self.home.show_work()  # its row says no more how far it is
+            self.on_work_told()
         self.say(event.said, event.tone)
 
     def on_guard_ended(self, event: GuardEnded) -> None:
@@ -249,6 +257,15 @@ class MonitorApp(App[None]):
         if self.shown is not None:
             view, now = self.shown.view, self.shown.now
             self.push_screen(HistoryScreen(view, now, ascii_only=self.options.is_ascii))
+
+    def show_verification(self) -> None:
+        """Show how far the verification is, or how the last one ended."""
+        from monitor.screens.verification import VerificationScreen
+
+        verification = self.changes.verification
+        if verification is not None:
+            screen = VerificationScreen(verification, ascii_only=self.options.is_ascii)
+            self.push_screen(screen)
 
     def show_policies(self) -> None:
         """Show what each policy would keep and free."""

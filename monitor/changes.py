@@ -15,12 +15,13 @@ from textual.message import Message
 from ckpt.errors import Refused
 from ckpt.present import Tone
 from monitor.feed import sentence
-from monitor.planning import plan_of, reason
+from monitor.planning import find_row, plan_of, reason, unverified
 
 if TYPE_CHECKING:
     from ckpt.generations import Plan
     from ckpt.present.plans import Line
     from monitor.app import MonitorApp
+    from monitor.checks import Checked, Subject, Verification
     from monitor.guarding import Guarding
     from monitor.job import At, Ended, Job
     from monitor.work import Work
@@ -68,14 +69,20 @@ class Said(Message):
 
 
 class Changes:
-    """What the app does to its run. `job` is the operation at work, `guarding` the guard."""
+    """What the app does to its run.
+
+    `job` is the operation at work and `guarding` the guard; `verification` is what is verified or
+    was last.
+    """
 
     def __init__(self, app: "MonitorApp") -> None:
         self._app = app
         self.job: Job[Any] | None = None
+        self.verification: Verification | None = None
         self.guarding: Guarding | None = None
         self.clock: Callable[[], float] = time.time
         self._is_leaving = False
+        self._known = 0
         self._done_last: tuple[Path | None, int] = (None, 0)
 
     # ---- plans ----------------------------------------------------------------------------------
@@ -124,14 +131,59 @@ class Changes:
 
     # ---- the operation at work ------------------------------------------------------------------
 
-    def start(self, work: "Work") -> None:
-        """Let an operation work, unless another one does."""
+    @property
+    def title(self) -> str | None:
+        """What is at work, None when nothing is."""
+        if self.job is None:
+            return None
+        if self.verification is not None and self.checked_now is not None:
+            return self.verification.title
+        return self.job.title
+
+    @property
+    def checked_now(self) -> "Checked | None":
+        """The generation that is being verified, None while none is."""
+        if self.job is None or self.verification is None:
+            return None
+        return self.verification.current
+
+    def has_news(self) -> bool:
+        """Whether more generations have their verdict than when this was last asked."""
+        checked = self.verification.checked if self.verification is not None else ()
+        before, self._known = self._known, sum(each.is_over for each in checked)
+        return self._known > before
+
+    def verify_row(self, key: str | None) -> None:
+        """Verify the generation of a row."""
+        from monitor.checks import subject_of
+
+        row = find_row(self._app.shown.view, key) if self._app.shown is not None else None
+        if row is not None and row[1] is not None:
+            self._verify([subject_of(row[0], row[1])])
+
+    def verify_all(self) -> None:
+        """Verify all that was not verified as it is now, one after the other."""
+        from monitor.checks import subject_of
+
+        if self._app.shown is not None:
+            self._verify([subject_of(*each) for each in unverified(self._app.shown.view)])
+
+    def _verify(self, subjects: "Sequence[Subject]") -> None:
+        from monitor.checks import Verification, verify_work
+
+        is_recorded = not self._app.options.is_read_only
+        verification = Verification(self._app.run_dir, subjects, is_recorded=is_recorded)
+        if self.start(verify_work(verification)):
+            self.verification = verification
+
+    def start(self, work: "Work") -> bool:
+        """Let an operation work; False: another one does."""
         from monitor.job import At, Job
         from monitor.work import ending
 
         if self.job is not None:
             self._app.say(f"not while this is at work: {self.job.title}", Tone.WARN)
-            return
+            return False
 
         run_dir = self._app.run_dir
 
@@ -147,6 +199,7 @@ class Changes:
         self.job = Job(work.title, work.operation, tell, is_changing=work.is_changing)
         self.job.start()
         self._post(WorkTold())
+        return True
 
     def cancel(self) -> None:
         """Let the operation stop, if it has changed nothing yet."""

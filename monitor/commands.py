@@ -13,7 +13,7 @@ from textual.binding import Binding
 
 from ckpt.present import Cell, Tone
 from ckpt.view import RunView
-from monitor.planning import find_row, refusal
+from monitor.planning import find_row, nothing_to_verify, refusal, unverifiable
 
 
 class Where(StrEnum):
@@ -25,6 +25,7 @@ class Where(StrEnum):
     DETAILS = "details"
     HISTORY = "history"
     PRUNE = "policies"
+    OPERATION = "verification"
     QUESTION = "question"
     HELP = "help"
 
@@ -33,8 +34,8 @@ class Where(StrEnum):
 class Situation:
     """What a command may look at to say whether it can act now.
 
-    `running` names the operation that is at work, None when none is. `undo_sequence` is the entry
-    of the journal that an undo is meant for.
+    `running` names the operation that is at work, None when none is; `has_verified`: there was a
+    verification, or is one. `undo_sequence` is the entry of the journal that an undo is meant for.
     """
 
     where: Where
@@ -48,13 +49,15 @@ class Situation:
     is_read_only: bool = False
     running: str | None = None
     undo_sequence: int | None = None
+    has_verified: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
     """One thing a user can do. `unavailable` returns why not, None when it can act now.
 
-    `changes`: it changes the run, so not under `--read-only`, and one thing at a time.
+    `changes`: it changes the run, so not under `--read-only`, and one thing at a time; `works`: it
+    only takes long, and is one of these things.
     `keys` are Textual's names, the first is the one to show unless `shown` says otherwise;
     `rank` orders the key line's claims on a narrow screen: the highest goes first, None is never
     on it. `line` is the key line's word where `label` is too long for it.
@@ -67,6 +70,7 @@ class Command:
     where: tuple[Where, ...]
     unavailable: Callable[[Situation], str | None] = lambda _: None
     changes: bool = False
+    works: bool = False
     shown: str | None = None
     line: str | None = None
     rank: int | None = None
@@ -80,7 +84,7 @@ class Command:
         """Say why it cannot act now, None when it can."""
         if self.changes and situation.is_read_only:
             return "nothing is changed under --read-only"
-        if self.changes and situation.running is not None:
+        if (self.changes or self.works) and situation.running is not None:
             return f"not while this is at work: {situation.running}"
         return self.unavailable(situation)
 
@@ -97,6 +101,7 @@ _TABLES = (
     Where.DETAILS,
     Where.HISTORY,
     Where.PRUNE,
+    Where.OPERATION,
 )
 _LISTS = (*_TABLES, Where.HELP, Where.QUESTION)
 _RUN = (Where.DASHBOARD, Where.HISTORY)
@@ -118,6 +123,18 @@ def _needs_generation(situation: Situation) -> str | None:
     return None if row is not None and row[1] is not None else "this row is no generation"
 
 
+def _needs_verification(situation: Situation) -> str | None:
+    return None if situation.has_verified else "nothing was verified yet (v verifies)"
+
+
+def _needs_payload(situation: Situation) -> str | None:
+    return unverifiable(situation.view, situation.selected_key)
+
+
+def _needs_unverified(situation: Situation) -> str | None:
+    return nothing_to_verify(situation.view)
+
+
 def _needs_plan(command: str) -> Callable[[Situation], str | None]:
     return lambda situation: refusal(
         command, situation.view, situation.selected_key, sequence=situation.undo_sequence
@@ -135,7 +152,22 @@ def _needs_points(situation: Situation) -> str | None:
 COMMANDS: tuple[Command, ...] = (
     Command(
         "open", ("enter",), "open", "Open what the cursor is on",
-        (Where.DASHBOARD, Where.RUNS, Where.PRUNE), _needs_row, rank=2,
+        (Where.DASHBOARD, Where.RUNS, Where.PRUNE, Where.OPERATION), _needs_row, rank=2,
+    ),
+    Command(
+        "verify", ("v",), "verify",
+        "Read a generation and compare all of it with what is recorded; its row says how far",
+        (Where.DASHBOARD, Where.CHECKPOINT), _needs_payload, works=True, rank=3,
+    ),
+    Command(
+        "verify_all", ("V",), "verify all",
+        "Verify every generation that was not verified as it is now, newest first",
+        (Where.DASHBOARD,), _needs_unverified, works=True, rank=13,
+    ),
+    Command(
+        "show_work", ("w",), "findings",
+        "How far a verification is, what it finds, how it ended; again: go back, let it go on",
+        (Where.DASHBOARD, Where.CHECKPOINT, Where.OPERATION), _needs_verification, rank=8,
     ),
     Command(
         "roll_back", ("r",), "roll back",
@@ -249,7 +281,10 @@ COMMANDS: tuple[Command, ...] = (
     ),
     Command(
         "back", ("escape",), "back", _ESCAPE,
-        (Where.CHECKPOINT, Where.DETAILS, Where.HISTORY, Where.PRUNE, Where.HELP), rank=2,
+        (
+            Where.CHECKPOINT, Where.DETAILS, Where.HISTORY, Where.PRUNE, Where.OPERATION,
+            Where.HELP,
+        ), rank=2,
     ),
     Command(
         "confirm", ("y",), "yes", "In a question: do it", (Where.QUESTION,), rank=2,

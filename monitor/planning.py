@@ -6,7 +6,7 @@ A plan is made of a view alone, so that asking whether a key can act costs no lo
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeAlias
 
-from ckpt.checkpoint import Generation, Slot, State
+from ckpt.checkpoint import Depth, Generation, Slot, State
 from ckpt.errors import CheckpointError, Refused
 from ckpt.view import HealthState, RunView
 
@@ -17,6 +17,7 @@ RowOf: TypeAlias = tuple[Slot, Generation | None]
 """What a row of the table stands for; None: no generation, but a broken slot or a leftover."""
 
 _OVER = (HealthState.DEAD, HealthState.FINISHED)
+_UNREACHABLE = "the run's directory is not reachable"
 _NOT_YET = "the checkpoints were not looked at yet"
 _OLD = (State.RETIRED, State.WITHDRAWN)
 
@@ -70,6 +71,40 @@ def reason(error: CheckpointError, view: RunView) -> str:
     return f"{said}; {error.hint}" if error.hint else said
 
 
+def unverifiable(view: RunView | None, key: str | None) -> str | None:
+    """Say why what a row stands for cannot be verified, None when it can."""
+    if view is None:
+        return _NOT_YET
+    row = find_row(view, key)
+    if row is None or row[1] is None:
+        return "this is no generation of the run"
+    if row[1].state is State.TRASH:
+        return f"{row[1].id} is being deleted"
+    return None if view.is_reachable else _UNREACHABLE
+
+
+def unverified(view: RunView) -> tuple[tuple[Slot, Generation], ...]:
+    """Return all generations whose bytes were not compared as they are now, newest slots first."""
+    return tuple(
+        (slot, generation)
+        for slot in view.slots
+        for generation in slot.generations
+        if generation.state is not State.TRASH
+        and (generation.verified is None or generation.verified.depth is not Depth.BYTES)
+    )
+
+
+def nothing_to_verify(view: RunView | None) -> str | None:
+    """Say why there is nothing to verify all of, None when there is."""
+    if view is None:
+        return _NOT_YET
+    if not view.is_reachable:
+        return _UNREACHABLE
+    if not any(slot.generations for slot in view.slots):
+        return "there is no checkpoint yet"
+    return None if unverified(view) else "all were verified as they are now (v verifies again)"
+
+
 def known_of(view: RunView, now: float) -> "Known":
     """Return what plans of a run are made of.
 
@@ -81,7 +116,7 @@ def known_of(view: RunView, now: float) -> "Known":
     if view.journal is None:
         raise Refused(_NOT_YET)
     if not view.is_reachable:
-        raise Refused("the run's directory is not reachable")
+        raise Refused(_UNREACHABLE)
     written_at = None if view.health.state in _OVER else view.updated_at
     return Known(view.run, view.slots, view.journal, now, written_at)
 

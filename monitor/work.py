@@ -20,6 +20,7 @@ _FINAL: "dict[str, Line]" = {
     "prune": (Cell("  ! what is deleted cannot be brought back", Tone.WARN),),
     "recover": (Cell("  what is not whole and nobody writes any more is removed", Tone.DIM),),
 }
+_SIGNS = {Tone.GOOD: "✓", Tone.WARN: "?", Tone.BAD: "✗"}
 BUTTONS = {
     "rollback": "Roll back",
     "withdraw": "Send back",
@@ -33,15 +34,18 @@ BUTTONS = {
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """An operation and its words; `told` makes those of its result.
+    """An operation and its words; `told` makes those of its result, `tone` says how good it is.
 
-    `is_changing`: it changes the run from its first step on.
+    `is_changing`: it changes the run from its first step on. `cancelled` is what is said of it
+    then.
     """
 
     title: str
     operation: "Operation[Any]"
     told: Callable[[Any], str]
     is_changing: bool = False
+    tone: Callable[[Any], Tone] = lambda _: Tone.GOOD
+    cancelled: str = "cancelled, nothing was changed"
 
 
 def question_of(plan: "Plan", journal: "Journal") -> str:
@@ -100,8 +104,9 @@ def ending(work: Work, ended: "Ended[Any]") -> tuple[str, Tone]:
     if ended.error is not None:
         return f"✗ {sentence(ended.error)}", Tone.BAD
     if ended.is_cancelled:
-        return f"{work.title}: cancelled, nothing was changed", Tone.WARN
-    return f"✓ {work.told(ended.result)}", Tone.GOOD
+        return f"{work.title}: {work.cancelled}", Tone.WARN
+    tone = work.tone(ended.result)
+    return f"{_SIGNS[tone]} {work.told(ended.result)}", tone
 
 
 def _generations(count: int) -> str:

@@ -398,7 +398,7 @@ def test_a_withdrawn_slot_is_not_called_broken() -> None:
         ({"verified": DAMAGED}, "✗ damaged", Tone.BAD),
         (
             {"verified": Verified(Verdict.UNVERIFIABLE, Depth.BYTES, NOW)},
-            "? unverifiable",
+            "? cannot be verified",
             Tone.WARN,
         ),
         (

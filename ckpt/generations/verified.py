@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ckpt import fs
-from ckpt.checkpoint import Depth, Report, Verified
+from ckpt.checkpoint import Depth, Report, Severity, Verified
 from ckpt.compared import Compared
 from ckpt.control import DIRECTORY as CONTROL
 from ckpt.control import VerifiedCache, VerifiedEntry
@@ -15,6 +15,9 @@ from ckpt.generations.payload import look
 from ckpt.operation import Operation
 from ckpt.seals import find_seal
 from ckpt.verify import USUAL, Care, Recorded, verify
+
+LONGEST_WORDS = 4096
+MOST_NAMES = 3
 
 
 def verify_in_run(
@@ -47,11 +50,22 @@ def verify_in_run(
     after = look(path, with_stamp=True)
     if run_dir is None or before.stamp is None or before.stamp != after.stamp:
         return report
-    verified = Verified(report.verdict, report.depth, time.time())
+    verified = _remembered(report, time.time())
     name = in_run(path, run_dir)
     entry = VerifiedEntry(name, before.id, before.stamp.digest, verified)
     VerifiedCache(run_dir).remember(entry, before.stamp, began_at=began_at)
     return report
+
+
+def _remembered(report: Report, at: float) -> Verified:
+    """Return what is to be remembered of a verdict: short, whatever the damaged file names."""
+    worst = next((each for each in report.findings if each.severity is not Severity.NOTE), None)
+    if worst is None or len(repr(worst)) > LONGEST_WORDS:
+        return Verified(report.verdict, report.depth, at)
+    damage = next((each for each in report.damage if each.file == worst.file), None)
+    hurt = damage.tensors if damage is not None else ()
+    names = tuple(name for name in hurt[:MOST_NAMES] if len(name) <= LONGEST_WORDS)
+    return Verified(report.verdict, report.depth, at, worst, names, len(hurt))
 
 
 @dataclass(frozen=True, slots=True)

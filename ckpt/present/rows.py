@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ckpt.checkpoint import (
     Checkpoint,
+    Depth,
     FileEntry,
     Finding,
     Generation,
@@ -18,6 +19,7 @@ from ckpt.checkpoint import (
     State,
     Tensor,
     Verdict,
+    Verified,
     first_error,
     is_unsupported,
 )
@@ -84,6 +86,7 @@ VERDICT_SIGNS: Mapping[Verdict, tuple[str, Tone]] = {
     Verdict.UNSUPPORTED: ("?", Tone.WARN),
     Verdict.DAMAGED: ("✗", Tone.BAD),
 }
+_LOOKED_AT = {Depth.NAMES: "names seen", Depth.HEADERS: "headers read"}
 LONGEST_ID = 12
 LONGEST_VALUE = 400
 NO_CELL = Cell("")
@@ -125,15 +128,21 @@ def bytes_cell(generation: Generation, now: float) -> Cell:
     if verdict is not Verdict.DAMAGED and is_unsupported(generation.findings):
         return Cell("? unsupported", Tone.WARN)
     if verdict is Verdict.DAMAGED or wrong is not None:
+        if wrong is None and verified is not None and verified.worst is not None:
+            return Cell(f"✗ {_hurt(verified.worst, verified)}", Tone.BAD)
         return Cell(f"✗ {damage(wrong)}", Tone.BAD)
     if generation.complete is False:
         return Cell("✗ incomplete", Tone.BAD)
     if verified is None:
         unproven = "" if generation.complete else ", completeness unproven"
         return Cell(f"\N{EN DASH} never read{unproven}", Tone.DIM)
+    when = age(verified.at, now)
     if verdict is Verdict.INTACT:
-        return Cell(f"✓ verified {age(verified.at, now)}", Tone.GOOD)
-    return Cell(f"? {verified.verdict.value}", Tone.WARN)
+        return Cell(f"✓ verified {when}", Tone.GOOD)
+    if verified.depth is not Depth.BYTES:
+        return Cell(f"\N{EN DASH} {_LOOKED_AT[verified.depth]} {when}", Tone.DIM)
+    cannot = "cannot be verified" if verdict is Verdict.UNVERIFIABLE else "unsupported"
+    return Cell(f"? {cannot}", Tone.WARN)
 
 
 def damage(finding: Finding | None) -> str:
@@ -142,6 +151,15 @@ def damage(finding: Finding | None) -> str:
         return "damaged"
     places = [visible(place) for place in (finding.file, finding.tensor) if place]
     return ": ".join(places) if finding.tensor else ": ".join([*places, finding.code])
+
+
+def _hurt(worst: Finding, verified: Verified) -> str:
+    """The same of what was found in the bytes: `model.safetensors: layers.17.up and 2 more`."""
+    if worst.file is None or not verified.hurt:
+        return damage(worst)
+    more = verified.hurt_count - 1
+    rest = f" and {more:,} more" if more > 0 else ""
+    return f"{visible(worst.file)}: {visible(verified.hurt[0])}{rest}"
 
 
 def verdict_cell(verdict: Verdict) -> Cell:

@@ -35,6 +35,10 @@ class CommandScreen(Screen[None], inherit_bindings=False):
 
     where: ClassVar[Where]
     most_lines_said: ClassVar[int] = 2
+    cancels: ClassVar[bool] = False
+    """Whether esc cancels what is at work before it does anything else."""
+    tells_work: ClassVar[bool] = True
+    """Whether the foot tells how far it is."""
     AUTO_FOCUS = None
     ALLOW_SELECT = False
 
@@ -66,7 +70,7 @@ class CommandScreen(Screen[None], inherit_bindings=False):
 
     def situation(self) -> Situation:
         """Tell the table of commands what it may need to know."""
-        job, shown = self.monitor.changes.job, self.monitor.shown
+        shown = self.monitor.shown
         return Situation(
             self.where,
             self.table.selected_key,
@@ -74,8 +78,9 @@ class CommandScreen(Screen[None], inherit_bindings=False):
             is_filtered=self.is_filtered,
             view=shown.view if shown is not None else None,
             is_read_only=self.monitor.options.is_read_only,
-            running=job.title if job is not None else None,
+            running=self.monitor.changes.title,
             undo_sequence=self.monitor.changes.undo_sequence,
+            has_verified=self.monitor.changes.verification is not None,
         )
 
     def action_command(self, name: str) -> None:
@@ -179,6 +184,10 @@ class CommandScreen(Screen[None], inherit_bindings=False):
         """Ask whether to end what was cut off."""
         self.monitor.changes.ask("recover", None)
 
+    def do_show_work(self) -> None:
+        """Show how far the verification is and what it finds."""
+        self.monitor.show_verification()
+
     def path_to_copy(self) -> str | None:
         """Return the path that `y` copies; None when there is none here."""
         return None
@@ -206,11 +215,11 @@ class CommandScreen(Screen[None], inherit_bindings=False):
 
     def paint_foot(self) -> None:
         """Paint the foot: what is said, and the keys, as many as the height allows."""
-        job = self.monitor.changes.job
+        job, title = self.monitor.changes.job, self.monitor.changes.title
         if self._said is not None:
             said: tuple[Cell, ...] = (self._said,)
-        elif job is not None:
-            said = work_line(job.title, job.at, self.size.width)
+        elif self.tells_work and job is not None and title is not None:
+            said = work_line(title, job.at, self.size.width - 2, can_cancel=self.cancels)
         else:
             said = self.line_to_say()
         keys = key_line(

@@ -4,7 +4,7 @@ It opens before anything was read; the app reads in another thread and sends `Re
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import ClassVar
 
@@ -29,7 +29,7 @@ from ckpt.present import (
     tensor_rows,
     visible,
 )
-from monitor.commands import Where, bindings_of
+from monitor.commands import Situation, Where, bindings_of
 from monitor.screens.base import CommandScreen
 from monitor.widgets.painted import PaintedLines
 from monitor.widgets.row_table import RowTable, Table
@@ -81,9 +81,10 @@ class CheckpointScreen(CommandScreen):
             super().__init__()
             self.reason = reason
 
-    def __init__(self, path: str, *, ascii_only: bool = False) -> None:
+    def __init__(self, path: str, key: str | None = None, *, ascii_only: bool = False) -> None:
         super().__init__(ascii_only=ascii_only)
         self.path = path
+        self.key = key
         self.head = PaintedLines(ascii_only=ascii_only, id="head")
         self.pane = Pane.FILES
         self.contents: Contents | None = None
@@ -109,6 +110,14 @@ class CheckpointScreen(CommandScreen):
         reason = Cell(f" ✗ {visible(event.reason)}", Tone.BAD)
         self._paint_head((self._name_line(), (reason,)))
         self.share_window()
+
+    def situation(self) -> Situation:
+        """Tell which generation of the run this is."""
+        return replace(super().situation(), selected_key=self.key)
+
+    def do_verify(self) -> None:
+        """Verify this checkpoint."""
+        self.monitor.changes.verify_row(self.key)
 
     def do_next_pane(self) -> None:
         """Go to the next pane."""

@@ -74,6 +74,7 @@ class DashboardScreen(CommandScreen):
     """Header, chart, table of generations, one line of advice, the keys."""
 
     where = Where.DASHBOARD
+    cancels = True
     BINDINGS: ClassVar[list[BindingType]] = [*bindings_of(Where.DASHBOARD)]
 
     def __init__(self, view: RunView, *, ascii_only: bool = False) -> None:
@@ -88,6 +89,7 @@ class DashboardScreen(CommandScreen):
         self._heights: Heights | None = None
         self._header_count = 1
         self._painted_rows: tuple[object, ...] = ()
+        self._table = Table()
 
     def compose(self) -> ComposeResult:
         """Put the parts below each other."""
@@ -114,7 +116,6 @@ class DashboardScreen(CommandScreen):
 
     def situation(self) -> Situation:
         """Tell what is selected and whether there is a chart to act on."""
-        job = self.monitor.changes.job
         return Situation(
             self.where,
             self.table.selected_key,
@@ -125,15 +126,24 @@ class DashboardScreen(CommandScreen):
             has_runs=self.monitor.runs_in is not None,
             view=self.view,
             is_read_only=self.monitor.options.is_read_only,
-            running=job.title if job is not None else None,
+            running=self.monitor.changes.title,
             undo_sequence=self.monitor.changes.undo_sequence,
+            has_verified=self.monitor.changes.verification is not None,
         )
 
     def do_open(self) -> None:
         """Open the checkpoint under the cursor."""
         path = self.selected_path()
         if path is not None:
-            self.monitor.open_checkpoint(path)
+            self.monitor.open_checkpoint(path, self.table.selected_key)
+
+    def do_verify(self) -> None:
+        """Verify the generation under the cursor."""
+        self.monitor.changes.verify_row(self.table.selected_key)
+
+    def do_verify_all(self) -> None:
+        """Verify all that was not verified yet."""
+        self.monitor.changes.verify_all()
 
     def do_details(self) -> None:
         """Show sources, reasons and warnings."""
@@ -258,6 +268,11 @@ class DashboardScreen(CommandScreen):
 
     # ---- painting -------------------------------------------------------------------------------
 
+    def show_work(self) -> None:
+        """Paint how far the operation is, in its row and at the foot."""
+        self._show_table()
+        super().show_work()
+
     def line_to_say(self) -> tuple[Cell, ...]:
         """The advice; while paused, that."""
         if self.is_paused:
@@ -291,8 +306,17 @@ class DashboardScreen(CommandScreen):
             return
         self._painted_rows = asked
         rows = generation_rows(self.view, self.now, ascii_only=self.ascii_only)
+        self._table = Table.of(GENERATION_COLUMNS, rows)
+        self._show_table()
+
+    def _show_table(self) -> None:
+        """Show the rows; that of a generation that is being verified says how far it is."""
+        checked = self.monitor.changes.checked_now
+        table = self._table
+        if checked is not None:
+            table = table.with_cell(checked.subject.key, len(GENERATION_COLUMNS) - 1, checked.cell)
         self.table.show(
-            Table.of(GENERATION_COLUMNS, rows),
+            table,
             title=[Cell(" Generations", Tone.ACCENT)],
             note=[Cell(self._note() + " ", Tone.DIM)],
             empty="nothing was saved yet",

@@ -4,15 +4,16 @@ from ckpt.present import Cell, Tone, shorten, size, visible
 from monitor.job import At
 
 BAR_WIDTHS = (24, 12, 8)
-SHORTEST_TITLE = 12
+SHORTEST_TITLE = 30
 
 
-def work_line(title: str, at: At, width: int) -> tuple[Cell, ...]:
+def work_line(title: str, at: At, width: int, *, can_cancel: bool = True) -> tuple[Cell, ...]:
     """Say what is at work and how far it is; the bar and the bytes go first where room is short.
 
     `roll back step_1000  verifying ▓▓▓▓▓▓░░░░░░  51 %  0.6 of 1.2 GB  esc cancels`
     """
-    for parts in _ways(at):
+    doing = "" if title.startswith("verify") else "  verifying"
+    for parts in _ways(at, doing, "esc cancels" if can_cancel else ""):
         room = width - 1 - sum(len(part) for part in parts)
         if room >= min(len(title), SHORTEST_TITLE):
             break
@@ -20,23 +21,37 @@ def work_line(title: str, at: At, width: int) -> tuple[Cell, ...]:
     return (Cell(f" {name}", Tone.ACCENT), *(Cell(part) for part in parts))
 
 
-def _ways(at: At) -> list[tuple[str, ...]]:
+def bar_line(at: At) -> str:
+    """How far a verification is: `▓▓▓▓▓▓░░░░░░  51 %  0.6 of 1.2 GB`."""
+    if not at.total:
+        return ""
+    share = min(1.0, at.done / at.total)
+    return f"{_bar(share, BAR_WIDTHS[0])}{_percent(share)}  {size(at.done)} of {size(at.total)}"
+
+
+def _ways(at: At, doing: str, key: str) -> list[tuple[str, ...]]:
     """What could be said, the fullest first."""
     if at.is_changing:
         return [("  changing the run: this ends by itself",), ("  at work",)]
+    key = f"  {key}" if key else ""
     if not at.total:
-        return [("  verifying", "  esc cancels"), ("  verifying",)]
+        return [(doing, key), (doing,)]
     share = min(1.0, at.done / at.total)
-    percent = f"  {int(share * 100):3d} %"
+    percent = _percent(share)
     told = f"  {size(at.done)} of {size(at.total)}"
     bars = [_bar(share, bar) for bar in BAR_WIDTHS]
+    gap = f"{doing} " if doing else "  "
     return [
-        ("  verifying ", bars[0], percent, told, "  esc cancels"),
-        ("  verifying ", bars[1], percent, "  esc cancels"),
-        (" ", bars[2], percent, " esc cancels"),
-        (percent, " esc cancels"),
+        (gap, bars[0], percent, told, key),
+        (gap, bars[1], percent, key),
+        (" ", bars[2], percent, key[1:]),
+        (percent, key[1:]),
         (percent,),
     ]
+
+
+def _percent(share: float) -> str:
+    return f"  {int(share * 100):3d} %"
 
 
 def _bar(share: float, width: int) -> str:

@@ -5,7 +5,7 @@ chosen; it never reads a file and knows nothing of what a row means.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 from rich.cells import cell_len
@@ -41,6 +41,18 @@ class Table:
                 if len(cell.text) >= widths[at] or not cell.text.isascii():
                     widths[at] = max(widths[at], cell_len(cell.text))
         return cls(tuple(columns), tuple(rows), tuple(widths))
+
+    def with_cell(self, key: str, at: int, cell: Cell) -> Self:
+        """Return the same with another cell in column `at` of the row of a key, if it is there."""
+        place = next((place for place, row in enumerate(self.rows) if row.key == key), None)
+        if place is None:
+            return self
+        cells = self.rows[place].cells
+        row = replace(self.rows[place], cells=(*cells[:at], cell, *cells[at + 1 :]))
+        widths = list(self.widths)
+        widths[at] = max(widths[at], cell_len(cell.text))
+        rows = (*self.rows[:place], row, *self.rows[place + 1 :])
+        return replace(self, rows=rows, widths=tuple(widths))
 
 
 class RowTable(PaintedLines):

@@ -16,7 +16,7 @@ from monitor.commands import (
     keys_markdown,
 )
 
-LATER_KEYS = set("vVsSdl")
+LATER_KEYS = set("sSdl")
 
 
 NOT_REACHABLE = "the run's directory is not reachable"
@@ -63,7 +63,7 @@ def test_the_key_line_fits_and_keeps_the_way_out(where: Where, width: int) -> No
 
 def test_the_key_line_of_the_dashboard_at_80_columns() -> None:
     assert text_of(Where.DASHBOARD, 80) == (
-        " enter open  r roll back  z undo  h history  i details  / filter  ? help  q quit"
+        " enter open  v verify  r roll back  z undo  h history  / filter  ? help  q quit"
     )
 
 
@@ -102,6 +102,21 @@ def test_the_key_line_of_the_dashboard_at_80_columns() -> None:
         ),
         ("undo", Situation(Where.DASHBOARD, view=views.gone()), NOT_REACHABLE),
         ("recover", Situation(Where.DASHBOARD, view=views.healthy()), "nothing here was cut off"),
+        ("verify", on("step_12000@c41d07"), None),
+        ("verify", on("step_11000!.step_11000.tmp-1"), "this is no generation of the run"),
+        (
+            "verify",
+            Situation(Where.DASHBOARD, view=views.gone()),
+            "this is no generation of the run",
+        ),
+        (
+            "verify",
+            Situation(Where.DASHBOARD, "step_11000@live", view=views.healthy(), running="undo #3"),
+            "not while this is at work: undo #3",
+        ),
+        ("verify_all", Situation(Where.DASHBOARD, view=views.healthy()), None),
+        ("verify_all", Situation(Where.DASHBOARD, view=views.healthy(), is_read_only=True), None),
+        ("verify_all", Situation(Where.DASHBOARD, view=views.gone()), NOT_REACHABLE),
         ("roll_back", on("step_12000@c41d07"), None),
         ("roll_back", on("step_12000@a1b2c3"), None),
         ("roll_back", on("step_11000@live"), None),
