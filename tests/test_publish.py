@@ -119,6 +119,7 @@ STAGED = [
     ("rename", "manifest.json"),
     ("fsync-directory", "STAGING"),
     ("fsync-directory", "STAGING"),
+    ("fsync-directory", "run"),
     ("append", "reflog"),
     ("fsync", "reflog"),
 ]
@@ -154,8 +155,12 @@ def test_without_an_exchange_the_old_one_is_durably_retired_first(run: Path) -> 
 def test_a_failure_after_the_commit_says_so_and_removes_nothing(run: Path) -> None:
     old = save(run / "step_9", 9)
 
+    swapped: list[str] = []
+
     def refuse(call: fs.Call) -> None:
-        if call.name == "fsync-directory" and call.path == str(run):
+        if call.name == "exchange":
+            swapped.append(call.path)
+        if swapped and call.name == "fsync-directory" and call.path == str(run):
             raise OSError(errno.EIO, "Input/output error", call.path)
 
     with fs.hooked(refuse), pytest.raises(PublishError, match="published, but not known to be"):

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from ckpt import fs
 from ckpt.checkpoint import Depth, Generation, Slot, State, Verdict, first_error
 from ckpt.errors import CheckpointError, PublishError, Refused, StalePlan
 from ckpt.generations.inside import verify_inside
@@ -71,6 +72,8 @@ def _do(plan: Plan) -> Swapped:
     if plan.undoes is not None and plan.sequence != last_sequence(plan.run_dir):
         raise _stale(plan, "something else was done in the run since")
     moves = [_move(plan, change) for change in plan.changes]
+    for parent in {move.path.parent for move in moves}:
+        fs.sync_directory(parent)  # who made live what is live may have died before this
     sequence = intend(plan.run_dir, plan.verb, plan.changes, undoes=plan.undoes)
     try:
         for move in moves:

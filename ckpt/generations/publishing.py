@@ -148,6 +148,7 @@ def _sealed(attempt: _Attempt) -> str:
 def _commit(attempt: _Attempt, after: str) -> Swapped:
     run_dir, target = attempt.run_dir, attempt.target
     change = Change(slot_name(run_dir, target), id_at(target), after)
+    fs.sync_directory(target.parent)  # who swapped it last may have died before this
     sequence = intend(run_dir, "publish", (change,))
     attempt.may_be_live = True
     try:
