@@ -1,10 +1,24 @@
 """Power cuts: the model itself against small traces, then every action of the protocol."""
 
+import os
+from collections.abc import Iterable
 from pathlib import Path
+
+import pytest
 
 from ckpt import fs
 from ckpt.selftest.crashes import calls_of
 from ckpt.selftest.powercut import PowerCuts
+from ckpt.selftest.scenarios import OVER, ROLL_BACK, SCENARIOS, Scenario
+from ckpt.selftest.suites import (
+    Case,
+    Stage,
+    Traced,
+    stages,
+    traced,
+    traced_recoveries,
+    traced_successors,
+)
 from ckpt.selftest.tree import Picture, put, take
 
 Call = fs.Call
@@ -156,3 +170,68 @@ def test_the_model_agrees_with_a_real_disk(tmp_path: Path) -> None:
     assert cuts.after == take(root)
     assert list(cuts.states_after(0)) == [before]
     assert take(root) in list(cuts.states_after(cuts.length))
+
+
+# ---- the protocol -----------------------------------------------------------------------------
+
+IS_FULL = os.environ.get("CKPT_FULL_SUITES") == "1"
+FOLLOWED = SCENARIOS if IS_FULL else (ROLL_BACK,)
+
+
+def tell(cases: Iterable[Case]) -> int:
+    """Count the states; the first in which something is wrong fails the test, in full."""
+    count = 0
+    for case in cases:
+        count += 1
+        assert case.wrong == (), case
+    print(f"{count} states")
+    return count
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda each: each.name)
+def test_no_power_cut_takes_back_what_was_reported(tmp_path: Path, scenario: Scenario) -> None:
+    for stage in stages(tmp_path, scenario):
+        assert tell(traced(stage).cuts()) > 2
+
+
+@pytest.mark.parametrize("scenario", FOLLOWED, ids=lambda each: each.name)
+def test_no_power_cut_in_or_after_a_recovery_does(tmp_path: Path, scenario: Scenario) -> None:
+    for stage in stages(tmp_path, scenario):
+        assert tell(case for each in traced_recoveries(stage) for case in each.cuts()) > 20
+
+
+@pytest.mark.skipif(not IS_FULL, reason="takes minutes: CKPT_FULL_SUITES=1 runs it")
+@pytest.mark.parametrize("scenario", FOLLOWED, ids=lambda each: each.name)
+def test_no_power_cut_in_a_save_after_a_death_does(tmp_path: Path, scenario: Scenario) -> None:
+    if scenario.is_broken:
+        pytest.skip("a save over a broken slot is a recovery of its own")
+    for stage in stages(tmp_path, scenario):
+        assert tell(case for each in traced_successors(stage) for case in each.cuts()) > 20
+
+
+def test_a_missing_fsync_is_noticed_wherever_it_is_needed(tmp_path: Path) -> None:
+    """Each fsync of a save over a live name is left out in turn.
+
+    The other three keep what two of a kind, a save after a death, or a reader before any recovery
+    relies on.
+    """
+    trace = traced(Stage(tmp_path, OVER, is_exchange=False))
+    needed = {_role(trace, at) for at in trace.syncs() if trace.needed(at)}
+    assert needed == {
+        "fsync model.safetensors",
+        "fsync meta.json",
+        "fsync config.json",
+        "fsync .manifest.json.new",
+        "fsync reflog",
+        "fsync-directory run, between the renames",
+    }
+
+
+def _role(trace: Traced, at: int) -> str:
+    call = trace.calls[at]
+    name = Path(call.path).name.partition("-")[0]
+    if (call.name, name) != ("fsync-directory", "run"):
+        return f"{call.name} {name}"
+    swaps = [each for each in trace.calls[:at] if each.name == "rename" and "step_1" in each.path]
+    published = [each for each in swaps if "manifest" not in each.path]
+    return f"{call.name} run, " + ("before", "between", "after")[len(published)] + " the renames"

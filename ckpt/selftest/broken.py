@@ -7,7 +7,7 @@ from pathlib import Path
 from ckpt import fs
 from ckpt.selftest.probes import Promise
 from ckpt.selftest.scenarios import OVER
-from ckpt.selftest.suites import Stage, Traced, faults, traced
+from ckpt.selftest.suites import Case, Stage, Traced, faults, traced
 from ckpt.selftest.tree import put, take
 
 DROPPED = (("fsync", "the weights", "model.safetensors"), ("fsync-directory", "the run", "run"))
@@ -26,13 +26,23 @@ def _dropped_fsync(trace: Traced) -> Promise:
     cases = 0
     for kind, words, name in DROPPED:
         places = [at for at in trace.syncs() if _is(trace.calls[at], kind, name)]
-        tried = list(trace.cuts(frozenset(places)))
-        cases += len(tried)
-        if not any(case.wrong for case in tried):
+        tried, is_noticed = _until_noticed(trace.cuts(frozenset(places)))
+        cases += tried
+        if not is_noticed:
             detail = f"an fsync of {words} was left out, and no power cut showed it"
             return Promise("notices-dropped-fsync", holds=False, cases=cases, detail=detail)
     detail = "the suite finds a protocol out that leaves an fsync out"
     return Promise("notices-dropped-fsync", holds=True, cases=cases, detail=detail)
+
+
+def _until_noticed(cases: Iterator[Case]) -> tuple[int, bool]:
+    """Count the cases up to the first in which something is wrong."""
+    tried = 0
+    for case in cases:
+        tried += 1
+        if case.wrong:
+            return tried, True
+    return tried, False
 
 
 def _is(call: fs.Call, kind: str, name: str) -> bool:
@@ -41,12 +51,11 @@ def _is(call: fs.Call, kind: str, name: str) -> bool:
 
 def _deleting_clean_up(directory: Path) -> Promise:
     stage = Stage(directory, replace(OVER, act=_save_and_clean_up), is_exchange=False)
-    tried = list(faults(stage, every=2))
-    is_noticed = any(case.wrong for case in tried)
+    tried, is_noticed = _until_noticed(faults(stage, every=2))
     detail = "the suite finds a clean-up out that deletes"
     if not is_noticed:
         detail = "a clean-up deleted the last checkpoint, and no error showed it"
-    return Promise("notices-deleting-clean-up", is_noticed, len(tried), detail)
+    return Promise("notices-deleting-clean-up", is_noticed, tried, detail)
 
 
 def _save_and_clean_up(run_dir: Path) -> None:

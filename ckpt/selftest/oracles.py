@@ -4,7 +4,7 @@ Each oracle yields sentences about what is wrong; none at all is what the suite 
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeAlias
 
@@ -26,17 +26,32 @@ class Expected:
 
     `before` and `after` are how the slots stand when nothing, or all, of the action was done;
     `kept` are the labels of what must be found whole whichever it is; `made` is the label of the
-    generation that comes with `after`.
+    generation that comes with `after`. `between` is a third way for them to stand, where one
+    action followed another.
     """
 
     before: Standing
     after: Standing
     kept: frozenset[int]
     made: int | None = None
+    between: Standing | None = None
+
+    def allowed(self, slot: str) -> set[int | None]:
+        """Return what may be live in a slot."""
+        return {standing.get(slot) for standing in self.standings}
+
+    @property
+    def standings(self) -> tuple[Standing, ...]:
+        """All the ways in which the slots may stand."""
+        return (self.before, self.after, *((self.between,) if self.between is not None else ()))
 
     def only_after(self) -> "Expected":
         """Return what must be so once the action was reported as done."""
-        return Expected(self.after, self.after, self.kept, self.made)
+        return replace(self, before=self.after, between=None)
+
+    def only_before(self) -> "Expected":
+        """Return what must be so once it was reported that nothing was done."""
+        return replace(self, after=self.before, made=None, between=None)
 
 
 @dataclass(slots=True)
@@ -75,7 +90,7 @@ def _judge_reading(run_dir: Path, expected: Expected) -> Iterator[str]:
     """Judge what a reader would be given now, before anybody recovers."""
     slots = {slot.name: slot for slot in scan(run_dir)}
     for name in expected.before.keys() | expected.after.keys():
-        allowed = {expected.before.get(name), expected.after.get(name)}
+        allowed = expected.allowed(name)
         if name not in slots:
             if None not in allowed:
                 yield f"{name}: a reader finds no such slot"
@@ -101,7 +116,7 @@ def _judge_resolved(slot: Slot, allowed: set[int | None]) -> Iterator[str]:
 def _judge_names(run_dir: Path, expected: Expected) -> Iterator[str]:
     seen = found_in(run_dir)
     for name in expected.before.keys() | expected.after.keys():
-        allowed = {expected.before.get(name), expected.after.get(name)}
+        allowed = expected.allowed(name)
         if seen.live.get(name) not in allowed:
             yield f"{name}: live is {seen.live.get(name)}, not one of {allowed}, unrecovered"
 
@@ -112,9 +127,9 @@ def _judge_recovered(run_dir: Path, expected: Expected) -> Iterator[str]:
     names = expected.before.keys() | expected.after.keys()
     live = {name: seen.live.get(name) for name in names}
     is_after = live == {name: expected.after.get(name) for name in names}
-    is_before = live == {name: expected.before.get(name) for name in names}
-    if not is_before and not is_after:
-        yield f"live are {live}, neither {dict(expected.before)} nor {dict(expected.after)}"
+    stands = [{name: each.get(name) for name in names} for each in expected.standings]
+    if live not in stands:
+        yield f"live are {live}, none of {stands}"
     yield from (f"{name} is broken" for name in names if seen.states.get(name) is State.BROKEN)
     wanted = expected.kept | ({expected.made} if is_after and expected.made else set())
     for label in sorted(wanted):

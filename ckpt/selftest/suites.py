@@ -4,11 +4,14 @@ Each yields its cases one by one, with what is wrong in them. A case is one proc
 met an error, at one moment; or one state that a power cut may leave.
 """
 
+import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from ckpt import fs
+from ckpt.control import DIRECTORY
+from ckpt.lock import own
 from ckpt.selftest import deeds
 from ckpt.selftest.crashes import (
     CHANGING,
@@ -22,10 +25,13 @@ from ckpt.selftest.crashes import (
     hit,
     mode,
 )
-from ckpt.selftest.oracles import judge
+from ckpt.selftest.oracles import Expected, found_in, judge
 from ckpt.selftest.powercut import PowerCuts
 from ckpt.selftest.scenarios import Scenario
 from ckpt.selftest.tree import Picture, mark, put, take
+
+SUCCESSOR = 9
+"""The label of a generation that is saved after another action died."""
 
 SYNCS = frozenset({"fsync", "fsync-directory"})
 
@@ -47,7 +53,7 @@ class Stage:
     scenario: Scenario
     is_exchange: bool
     picture: dict[str, bytes | None] = field(default_factory=dict)
-    _judged: dict[tuple[bytes, bool, bool], tuple[str, ...]] = field(default_factory=dict)
+    _judged: dict[tuple[bytes, str, bool], tuple[str, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         with mode(is_exchange=self.is_exchange):
@@ -68,7 +74,7 @@ class Stage:
     def lay(self, picture: Picture) -> Path:
         """Make the run look like a picture, whatever it looked like before."""
         fs.remove_tree(self.run_dir)
-        return put(self.run_dir, picture)
+        return _bury(put(self.run_dir, picture))
 
     def fresh(self) -> Path:
         """Make the run as it is before the action."""
@@ -84,21 +90,40 @@ class Stage:
         with mode(is_exchange=self.is_exchange):
             return calls_of(act, self.run_dir)
 
-    def judged(self, *, is_done: bool = False, is_live: bool = False) -> tuple[str, ...]:
+    def expected(self, *, is_done: bool) -> Expected:
+        """Return what may be so when the action was cut off, or was reported as done."""
+        expected = self.scenario.expected
+        return expected.only_after() if is_done else expected
+
+    def judged(self, expected: Expected, *, is_live: bool = False) -> tuple[str, ...]:
         """Judge the run as it lies there; one that looks the same was judged before.
 
-        `is_done`: the action was reported as done. `is_live`: it met one error and lives on, so
-        that every name must be in its place without a recovery.
+        `is_live`: the action met one error and lives on, so that every name must be in its place
+        without a recovery.
         """
-        key = mark(take(self.run_dir)), is_done, is_live
+        key = mark(take(_bury(self.run_dir))), repr(expected), is_live
         if key not in self._judged:
-            expected = self.scenario.expected
             with mode(is_exchange=self.is_exchange):
-                wrong = judge(
-                    self.run_dir, expected.only_after() if is_done else expected, is_live=is_live
-                )
-                self._judged[key] = tuple(wrong)
+                self._judged[key] = tuple(judge(self.run_dir, expected, is_live=is_live))
         return self._judged[key]
+
+
+def _bury(run_dir: Path) -> Path:
+    """Let whoever is named as a holder be dead: it was this process, which goes on living.
+
+    Only where a file system has no locks of its own is a name all that tells who holds one.
+    """
+    control = run_dir / DIRECTORY
+    held = [control / "lock.held"]
+    if fs.is_directory(control / "writers"):
+        held += [control / "writers" / entry.name for entry in fs.scan(control / "writers")]
+    for path in held:
+        if fs.identity(path) is not None:
+            fs.unlink(path)
+            dead = asdict(replace(own("died"), pid=0))
+            with fs.NewFile(path) as file:
+                file.write(json.dumps(dead).encode())
+    return run_dir
 
 
 def stages(directory: Path, scenario: Scenario, *, can_exchange: bool = True) -> Iterator[Stage]:
@@ -137,7 +162,7 @@ def crashes(
             continue
         picture: Picture = take(stage.run_dir)
         states.setdefault(mark(picture), picture)
-        yield Case("crash", where, stage.judged(is_done=ended.is_done))
+        yield Case("crash", where, stage.judged(stage.expected(is_done=ended.is_done)))
     for number, picture in enumerate(states.values()):
         yield from _crashes_inside_recovery(stage, picture, every, offset + number)
 
@@ -151,7 +176,7 @@ def _crashes_inside_recovery(
         stage.lay(picture)
         ended = stage.hit(deeds.recover, At(place, only=CHANGING))
         where = f"{stage.words}, recovery, {_moment(place, total, ended)}"
-        yield Case("recovery-crash", where, stage.judged())
+        yield Case("recovery-crash", where, stage.judged(stage.scenario.expected))
 
 
 # ---- faults -----------------------------------------------------------------------------------
@@ -172,10 +197,8 @@ def faults(stage: Stage, *, every: int = 1, offset: int = 0) -> Iterator[Case]:
             stage.fresh()
             ended = stage.hit(stage.scenario.act, At(place, fault))
             where = f"{stage.words}, {fault.name} at {_moment(place, len(calls), ended)}"
-            wrong = stage.judged(
-                is_done=ended.is_done,
-                is_live=not fault.is_lasting and not stage.scenario.is_broken,
-            )
+            is_live = not fault.is_lasting and not stage.scenario.is_broken
+            wrong = stage.judged(stage.expected(is_done=ended.is_done), is_live=is_live)
             if ended.is_foreign:
                 wrong = (f"raised {ended.error!r}, which is no error of ckpt", *wrong)
             yield Case("fault", where, wrong)
@@ -186,12 +209,14 @@ def faults(stage: Stage, *, every: int = 1, offset: int = 0) -> Iterator[Case]:
 
 @dataclass(slots=True)
 class Traced:
-    """A trace of an action, and from which of its calls on the result was reported as durable."""
+    """A trace of actions, what may be so when they are cut off, and what must be once reported."""
 
     stage: Stage
     before: Picture
     calls: Sequence[fs.Call]
     words: str
+    expected: Expected
+    done: Expected
     _judged: dict[tuple[bytes, bool], tuple[str, ...]] = field(default_factory=dict)
 
     def cuts(self, without: frozenset[int] = frozenset(), *, seed: int = 0) -> Iterator[Case]:
@@ -199,18 +224,15 @@ class Traced:
         model = PowerCuts(str(self.stage.run_dir), self.before, self.calls, without)
         seen: set[tuple[bytes, bool]] = set()
         for made, picture in model.states(seed=seed):
-            is_done = made == model.length
-            key = mark(picture), is_done
+            key = mark(picture), made == model.length
             if key in seen:
                 continue
             seen.add(key)
             if key not in self._judged:
-                self._judged[key] = self._judge(picture, is_done=is_done)
+                self.stage.lay(picture)
+                expected = self.done if made == model.length else self.expected
+                self._judged[key] = self.stage.judged(expected)
             yield Case("power-cut", f"{self.words}, after {made} calls", self._judged[key])
-
-    def _judge(self, picture: Picture, *, is_done: bool) -> tuple[str, ...]:
-        self.stage.lay(picture)
-        return self.stage.judged(is_done=is_done)
 
     def syncs(self) -> Iterator[int]:
         """Yield the places of the fsyncs in the trace."""
@@ -232,11 +254,36 @@ def traced(stage: Stage) -> Traced:
     after = PowerCuts(str(run_dir), stage.picture, calls).after
     if mark(after) != mark(take(run_dir)):
         raise ValueError(f"{stage.words}: the model of the disk is wrong")
-    return Traced(stage, stage.picture, calls, stage.words)
+    expected = stage.scenario.expected
+    return Traced(stage, stage.picture, calls, stage.words, expected, expected.only_after())
 
 
 def traced_recoveries(stage: Stage) -> Iterator[Traced]:
     """Record each different recovery: the action dies at a call, then the run is recovered."""
+    for calls, words in _deaths(stage):
+        expected = stage.scenario.expected
+        made = [*calls, *stage.trace(deeds.recover)]
+        yield Traced(stage, stage.picture, made, f"{words}, recovered", expected, _stands(stage))
+
+
+def traced_successors(stage: Stage) -> Iterator[Traced]:
+    """Record what follows each different death: another save, and nobody recovered before it."""
+    was = stage.scenario.expected
+    slot = next(iter(was.after))
+    for calls, words in _deaths(stage):
+        before = {name: found_in(stage.run_dir).live.get(name) for name in was.after}
+        made = [*calls, *stage.trace(lambda run_dir: deeds.save(run_dir, slot, SUCCESSOR))]
+        after = before | {slot: SUCCESSOR}
+        expected = replace(was, after=after, between=was.after, made=SUCCESSOR)
+        done = replace(expected, before=after, between=None)
+        yield Traced(stage, stage.picture, made, f"{words}, saved anew", expected, done)
+
+
+def _deaths(stage: Stage) -> Iterator[tuple[list[fs.Call], str]]:
+    """Let the action die at each change; yield the calls up to there where it left another state.
+
+    The run lies then as it was left.
+    """
     stage.fresh()
     total = sum(call.name in CHANGING for call in stage.trace(stage.scenario.act))
     seen = set()
@@ -247,9 +294,15 @@ def traced_recoveries(stage: Stage) -> Iterator[Traced]:
         state = mark(take(stage.run_dir))
         if state not in seen:
             seen.add(state)
-            calls = [*recorder.calls, *stage.trace(deeds.recover)]
-            words = f"{stage.words}, died at change {place} of {total}, recovered"
-            yield Traced(stage, stage.picture, calls, words)
+            yield recorder.calls, f"{stage.words}, died at change {place} of {total}"
+
+
+def _stands(stage: Stage) -> Expected:
+    """What a recovery left live is what it reported: no power cut may take it back."""
+    expected = stage.scenario.expected
+    live = found_in(stage.run_dir).live
+    is_after = all(live.get(name) == label for name, label in expected.after.items())
+    return expected.only_after() if is_after else expected.only_before()
 
 
 def _moment(place: int, total: int, ended: Ended) -> str:
