@@ -4,6 +4,7 @@ A seal is one file, whole or not there, and carries a hash of itself: one that w
 make good bytes look damaged. Nothing is ever written into the checkpoint.
 """
 
+import errno
 import hashlib
 import re
 from collections.abc import Mapping
@@ -58,10 +59,13 @@ def write_seal(run_dir: Path, seal: Seal) -> Path:
         OSError: the run cannot be written to, or a link stands in the way.
     """
     directory = make_control(run_dir) / SEALS
-    if fs.identity(directory, follow=False) is None:
+    found = fs.identity(directory, follow=False)
+    if found is None:
         with suppress(FileExistsError):  # made by somebody else since
             fs.make_directory(directory)
         fs.sync_directory(directory.parent)
+    elif not found.is_directory:
+        raise OSError(errno.ENOTDIR, "is no directory", str(directory))
     path = directory / f"{_generation_key(seal.generation)}.{_path_key(seal.path)}.json"
     fields = _fields(seal)
     fs.replace_bytes(path, jsontext.dumps_ascii({**fields, "check": _check(fields)}).encode())

@@ -13,7 +13,7 @@ from ckpt import fs
 from ckpt.checkpoint import Depth, Finding, Report, Severity, Verdict
 from ckpt.errors import NoCheckpoint
 from ckpt.operation import Found, Progress, drive
-from ckpt.verify import checking, verdict_of, verify
+from ckpt.verify import tally, verdict_of, verify
 
 
 def codes(report: Report) -> list[str]:
@@ -329,7 +329,7 @@ def open_descriptors() -> list[str]:
 def test_progress_comes_in_strides_and_ends_at_the_total(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checking, "TELL_EVERY_S", 60.0)
+    monkeypatch.setattr(tally, "TELL_EVERY_S", 60.0)
     events = []
     drive(verify(big(tmp_path)), events.append)
     done = [event.done for event in events if isinstance(event, Progress)]

@@ -17,7 +17,7 @@ from ckpt import fs
 from ckpt.checkpoint import Damage, Depth, Report, Severity, Tensor, Verdict
 from ckpt.errors import NoCheckpoint
 from ckpt.operation import Found, Progress, drive
-from ckpt.verify import Care, checking, comparing, crew, verify
+from ckpt.verify import Care, ahead, comparing, crew, tally, verify
 from ckpt.verify.damage import in_words, joined, located
 
 HEADER, EACH, CHUNK = 1024, 64, 128
@@ -89,13 +89,17 @@ def good(tmp_path: Path) -> Path:
     return put_chunked(tmp_path / "step_7", model_bytes())
 
 
-@pytest.fixture(params=["one thread", "threads"])
+@pytest.fixture(params=["one thread", "threads", "ahead"])
 def cores(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Read in the caller's thread, and in several with a few chunks a time."""
-    if request.param == "threads":
-        monkeypatch.setattr(crew, "ALONE_BYTES", 0)
-        monkeypatch.setattr(crew, "_cores", lambda: 4)
-        monkeypatch.setattr(comparing, "STRETCH_BYTES", 2 * CHUNK)
+    """Read in the caller's thread, in several with a few chunks a time, in two for one file."""
+    if request.param == "one thread":
+        return
+    monkeypatch.setattr(crew, "ALONE_BYTES", 0)
+    monkeypatch.setattr(crew, "_cores", lambda: 4 if request.param == "threads" else 64)
+    monkeypatch.setattr(comparing, "STRETCH_BYTES", 2 * CHUNK)
+    if request.param == "ahead":
+        monkeypatch.setattr(crew, "BLOCK_BYTES", 48)
+        monkeypatch.setattr(ahead, "BUFFER_BYTES", 100)
 
 
 # ---- what is hurt -----------------------------------------------------------------------------
@@ -358,7 +362,7 @@ def workers() -> list[threading.Thread]:
 def test_a_slow_disk_gives_signs_of_life(good: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(crew, "ALONE_BYTES", 0)
     monkeypatch.setattr(crew, "TELL_EVERY_S", 0.001)
-    monkeypatch.setattr(checking, "TELL_EVERY_S", 0.0)
+    monkeypatch.setattr(tally, "TELL_EVERY_S", 0.0)
     is_alive = threading.Event()
     with fs.hooked(at_read(lambda _: is_alive.wait(20))):
 

@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Self, TypeAlias
 
 from ckpt import fs
-from ckpt.verify.hashing import BLOCK_BYTES, Part, Stretch, read_stretch
+from ckpt.verify.hashing import BLOCK_BYTES, Manner, Part, Stretch, read_stretch
 
 ALONE_BYTES = 48 << 20
 """Up to here threads would cost more than they save."""
@@ -47,7 +47,7 @@ def read_all(
     if sum(stretch.end - stretch.start for stretch in waiting) <= ALONE_BYTES:
         buffer = memoryview(bytearray(BLOCK_BYTES))
         for stretch in waiting:
-            reading = read_stretch(stretch, buffer, is_forgetful=is_forgetful)
+            reading = read_stretch(stretch, buffer, Manner(is_forgetful=is_forgetful))
             while True:
                 try:
                     yield Step(stretch.name, next(reading))
@@ -65,7 +65,7 @@ class _Crew:
     def __init__(self, waiting: deque[Stretch], *, is_forgetful: bool) -> None:
         # the long ones first, so that none is left to one thread in the end
         self._waiting = deque(sorted(waiting, key=lambda each: each.start - each.end))
-        self._is_forgetful = is_forgetful
+        self._manner = Manner(is_forgetful, is_ahead=len(waiting) < _cores())
         self._told: SimpleQueue[Told | BaseException | None] = SimpleQueue()
         self._is_over = False
         self._name = waiting[0].name
@@ -135,7 +135,7 @@ class _Crew:
 
     def _read(self, stretch: Stretch, buffer: memoryview) -> Part | None:
         """Read one stretch, and tell how far it is; None when the reading is over."""
-        reading = read_stretch(stretch, buffer, is_forgetful=self._is_forgetful)
+        reading = read_stretch(stretch, buffer, self._manner)
         untold = 0
         while not self._is_over:
             try:

@@ -5,9 +5,11 @@ and never maps: a file cut short is a shorter read and no dead process. Compares
 """
 
 from collections.abc import Generator
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
 from ckpt import fs
+from ckpt.verify.ahead import Ahead
 
 BLOCK_BYTES = 1 << 18  # stays in the second-level cache between read and hash
 FORGET_BYTES = 1 << 24
@@ -51,13 +53,25 @@ class Part:
     error: OSError | None = None
 
 
-def read_stretch(
-    stretch: Stretch, buffer: memoryview, *, is_forgetful: bool = False
-) -> Generator[int, None, Part]:
-    """Read and hash a stretch; what the disk refuses is in the part that is returned.
+@dataclass(frozen=True, slots=True)
+class Manner:
+    """How files are read.
 
-    `is_forgetful`: what was read is dropped from the system's cache.
+    `is_forgetful`: what was read is dropped from the system's cache. `is_ahead`: a thread reads
+    while this one hashes.
     """
+
+    is_forgetful: bool = False
+    is_ahead: bool = False
+
+
+PLAINLY = Manner()
+
+
+def read_stretch(
+    stretch: Stretch, buffer: memoryview, manner: Manner = PLAINLY
+) -> Generator[int, None, Part]:
+    """Read and hash a stretch; what the disk refuses is in the part that is returned."""
     try:
         named = fs.identity(stretch.where, follow=False)
         if named is None or (named.is_symlink and not stretch.may_be_link):
@@ -65,34 +79,41 @@ def read_stretch(
         with fs.File(stretch.where) as file:
             part = Part(stretch, before=file.opened_as)
             if file.opened_as.size_bytes == stretch.size_bytes:
-                part = yield from _read(file, part, buffer, is_forgetful=is_forgetful)
+                part = yield from _hashed(file, part, buffer, manner)
             after = file.identity()
         return replace(part, after=after, named=fs.identity(stretch.where))
     except OSError as error:
         return Part(stretch, error=error)
 
 
-def _read(
-    file: fs.File, part: Part, buffer: memoryview, *, is_forgetful: bool
+def _hashed(
+    file: fs.File, part: Part, buffer: memoryview, manner: Manner
 ) -> Generator[int, None, Part]:
     stretch, hashes = part.stretch, _Hashes(part.stretch)
     at, forgotten, failure = stretch.start, stretch.start, None
-    while at < stretch.end:
-        block = buffer[: min(len(buffer), stretch.end - at, hashes.room)]
-        try:
-            count = file.read_into([block], at)
-        except OSError as error:  # a bad place on the disk: the chunks behind it can still be good
-            failure = failure or error
-            at += hashes.skip(stretch.end - at)
-            continue
-        if not count:
-            break
-        hashes.update(block[:count])
-        at += count
-        if is_forgetful and (at - forgotten >= FORGET_BYTES or at >= stretch.end):
-            file.forget(forgotten, at - forgotten)
-            forgotten = at
-        yield count
+    with ExitStack() as stack:
+        ahead = None
+        if manner.is_ahead and stretch.end - stretch.start > len(buffer):
+            ahead = stack.enter_context(Ahead(file, stretch.start, stretch.end))
+        while at < stretch.end:
+            size = min(len(buffer), stretch.end - at, hashes.room)
+            try:
+                if ahead is not None:
+                    block = ahead.take(size)
+                else:
+                    block = buffer[: file.read_into([buffer[:size]], at)]
+            except OSError as error:  # a bad place on the disk: chunks behind it can still be good
+                failure, ahead = failure or error, None
+                at += hashes.skip(stretch.end - at)
+                continue
+            if not block:
+                break
+            hashes.update(block)
+            at += len(block)
+            if manner.is_forgetful and (at - forgotten >= FORGET_BYTES or at >= stretch.end):
+                file.forget(forgotten, at - forgotten)
+                forgotten = at
+            yield len(block)
     sha256, chunks = hashes.end(is_whole=failure is None)
     return replace(
         part, sha256=sha256, chunks=chunks, read_bytes=at - stretch.start, error=failure
