@@ -29,7 +29,7 @@ _SURE_NAME = re.compile(
 )
 _TORCH_BEFORE_ZIP = b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19."
 _PICKLES_BEFORE_ZIP = 5  # magic number, protocol, system, object, storage keys; then raw bytes
-_PICKLE_STARTS = tuple(bytes([0x80, protocol]) for protocol in range(6))
+_NEWEST_PROTOCOL = 15  # one that may come to be: it is a pickle then, though not read here
 _NOT_OPENED = frozenset({"bad-entry-name", "dangling-link", "permission-denied", "symlink"})
 _TAR_BYTES, _TAR_SUM = 512, slice(148, 156)
 
@@ -161,7 +161,8 @@ def _look(opened: fs.File, file: str, most_opcodes: int) -> Operation[PickleRepo
     yield from _progress(walker, source.size, file)
     walked = walker.walked
     least = _PICKLES_BEFORE_ZIP if is_old_torch else 1
-    if walked.pickles == 0 and not start.startswith(_PICKLE_STARTS) and not _has_names(walked):
+    is_marked = start[0] == 0x80 and start[1:2] <= bytes([_NEWEST_PROTOCOL])
+    if walked.pickles == 0 and not is_marked and not _has_names(walked):
         found = _error("bad-pickle", f"{file}: {_what_stands(start)}", file)
         return PickleReport(
             None, fault_at=walked.fault.at if walked.fault else None, findings=(found,)

@@ -144,9 +144,10 @@ class Walker:
                 raise _Stopped(self._position, "bad", f"no opcode is 0x{block[at]:02x}")
             width, kind, effect = row
             if width >= 0:
-                self._at = end = at + 1 + width
+                end = at + 1 + width
                 if end > len(block):
                     raise _Stopped(self._position, "cut", "it ends within an opcode")
+                self._at = end
                 effect(self, int.from_bytes(block[at + 1 : end], "little") if width else 0)
             else:
                 self._at = at + 1

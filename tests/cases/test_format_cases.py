@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import pickle
 import shutil
 import struct
 import time
@@ -238,18 +239,19 @@ def test_a002_every_bad_shard_is_named_in_one_report(tmp_path: Path, kind: str) 
     stem = "model" if kind == "safetensors" else "pytorch_model"
     names = [f"{stem}-{place:05}-of-00008.{kind}" for place in range(1, 9)]
     for name in names:
-        write_tensors(run / name, [floats(name, 1, 2, 3, 4)])
+        if kind == "bin":
+            (run / name).write_bytes(pickle.dumps({name: [1.0, 2.0]}))
+        else:
+            write_tensors(run / name, [floats(name, 1, 2, 3, 4)])
     index = {"metadata": {}, "weight_map": {name: name for name in names}}
     (run / f"{stem}.{kind}.index.json").write_text(json.dumps(index))
     (run / "config.json").write_text("{}")
     for name in (names[0], names[3]):
         os.truncate(run / name, 0)
     (run / f"{names[5]}.tmp").write_bytes(b"x")
+    os.truncate(run / names[4], os.stat(run / names[4]).st_size - 1)
     empty = [("empty-file", names[0]), ("empty-file", names[3])]
-    if kind == "safetensors":
-        os.truncate(run / names[4], os.stat(run / names[4]).st_size - 1)
-        empty.append(("truncated", names[4]))
-    assert ask("verify", run).errors == empty
+    assert ask("verify", run).errors == [*empty, ("truncated", names[4])]
 
 
 def test_a003_a_bomb_is_refused_at_once(tmp_path: Path) -> None:
