@@ -231,7 +231,10 @@ def _created_at(timestamp: Any, listing: Listing) -> float | None:
 def _number(value: Any) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return float(value) if math.isfinite(value) else None
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:  # an integer of more than 308 digits
+        return None
 
 
 def _error(code: str, message: str, file: str) -> Finding:

@@ -77,6 +77,8 @@ def identity(path: Path | str, *, follow: bool = True) -> Identity | None:
         found = call("stat", path, lambda: os.stat(path, follow_symlinks=follow))  # noqa: PTH116 - half the cost of Path.stat
     except (FileNotFoundError, NotADirectoryError):
         return None
+    except ValueError:  # a NUL, or half a character: no file can have that name
+        return None
     return identity_of(found)
 
 

@@ -16,6 +16,9 @@ RETRY_S = 0.25
 GIVE_UP_S = 0.75
 CADENCE_INTERVALS = 64
 SLICE_BYTES = 1 << 20
+SLACK_BYTES = 1 << 16
+"""How much more than its size is asked of a file that may grow while it is read."""
+
 _SPELT_OUT: Mapping[str, float] = {
     **dict.fromkeys(("NaN", "nan"), math.nan),
     **dict.fromkeys(("Infinity", "inf"), math.inf),

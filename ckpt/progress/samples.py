@@ -10,7 +10,7 @@ from typing import Any
 
 from ckpt import fs, jsontext
 from ckpt.history import Row
-from ckpt.progress.base import SLICE_BYTES, Cadence
+from ckpt.progress.base import SLICE_BYTES, Cadence, whole
 from ckpt.progress.records import SampleRecords
 from ckpt.progress.training_state import Seen
 from ckpt.run import RowsRead, RunEvent, Source, SourceRead
@@ -43,7 +43,9 @@ class Samples:
         if not self._is_loaded:
             self._is_loaded = True
             yield from self._load(key, now)
-        step, at = int(seen.values["step"]), seen.at
+        step, at = whole(seen.values["step"]), seen.at
+        if step is None:  # beyond what a series holds
+            return
         if self._last is not None and (step == self._last[0] or at <= self._last[1]):
             return
         values = {name: seen.values[name] for name in _KEPT if name in seen.values}

@@ -17,7 +17,16 @@ from ckpt import fs, jsontext
 from ckpt.errors import CheckpointError, TornRead
 from ckpt.formats.directory import step_in_name
 from ckpt.history import Row
-from ckpt.progress.base import GIVE_UP_S, RETRY_S, SLICE_BYTES, Cadence, number, numbers, sentence
+from ckpt.progress.base import (
+    GIVE_UP_S,
+    RETRY_S,
+    SLACK_BYTES,
+    SLICE_BYTES,
+    Cadence,
+    number,
+    numbers,
+    sentence,
+)
 from ckpt.progress.base import whole as whole_number
 from ckpt.run import (
     HistoryHeld,
@@ -252,7 +261,7 @@ def _parts(path: Path) -> Iterator[_Part]:
     with fs.File(path) as file:
         size = file.identity().size_bytes
         if size <= WHOLE_BYTES:
-            yield _whole(file.read_at(0, WHOLE_BYTES), path)
+            yield _whole(file.read_at(0, size + SLACK_BYTES), path)
             return
         yield from _sliced(file, path)
 

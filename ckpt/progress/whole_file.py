@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 
 from ckpt import fs
 from ckpt.errors import CheckpointError, TornRead
-from ckpt.progress.base import GIVE_UP_S, RETRY_S, sentence
+from ckpt.progress.base import GIVE_UP_S, RETRY_S, SLACK_BYTES, sentence
 
 T = TypeVar("T")
 MAX_BYTES = 64 << 20
@@ -73,7 +73,7 @@ class WholeFile(Generic[T]):
                     raise CheckpointError(
                         f"{self.path}: {identity.size_bytes} bytes, expected a small file"
                     )
-                data = file.read_at(0, MAX_BYTES)
+                data = file.read_at(0, min(MAX_BYTES, identity.size_bytes + SLACK_BYTES))
             try:
                 return self._parse(data), identity
             except TornRead:
