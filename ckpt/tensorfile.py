@@ -149,11 +149,7 @@ def _parse(text: bytes, size: int, file: str) -> Header:
         return Header(header_bytes=len(text), size_bytes=size, findings=(found,))
     findings: list[Finding] = []
     metadata = _metadata(fields.pop("__metadata__", None), file, findings)
-    tensors = []
-    for name, entry in fields.items():
-        tensor = _usual(name, entry, start, file) or _judged(name, entry, start, file, findings)
-        if tensor is not None:
-            tensors.append(tensor)
+    tensors = _tensors(fields, start, file, findings)
     tensors.sort(key=attrgetter("start", "end"))
     if not findings:
         findings += _layout(tensors, start, size, file)
@@ -162,7 +158,7 @@ def _parse(text: bytes, size: int, file: str) -> Header:
 
 def _half_character(text: bytes, fields: Mapping[str, Any]) -> str | None:
     """Say so where an escape is half of a surrogate pair, which Python reads and Rust does not."""
-    if rb"\ud" not in text and rb"\uD" not in text:
+    if b"\\" not in text or (rb"\ud" not in text and rb"\uD" not in text):
         return None
     try:
         jsontext.dumps_compact(fields).encode()
@@ -187,26 +183,34 @@ def _metadata(value: Any, file: str, findings: list[Finding]) -> Mapping[str, st
     return {key: item for key, item in value.items() if isinstance(item, str)}
 
 
-def _usual(name: str, entry: Any, start: int, file: str) -> Tensor | None:
-    """One entry of the header without fault, told quickly: there can be a hundred thousand."""
-    try:
-        shape, (begin, end) = entry["shape"], entry["data_offsets"]
-        bits = DTYPE_BITS[entry["dtype"]]
-        if len(shape) > _USUAL_RANK:  # of thousands of extents a product takes for ever
-            return None
-        for extent in shape:
-            if type(extent) is not int:  # a JSON true would count as 1
-                return None
-            bits *= extent
-    except (KeyError, TypeError, ValueError):
-        return None
-    if type(begin) is not int or type(end) is not int or type(shape) is not list:
-        return None
-    if begin < 0 or bits <= 0 or bits != (end - begin) * 8 or min(shape, default=0) < 0:
-        return None
-    return Tensor(
-        name, entry["dtype"], tuple(shape), end - begin, file, start + begin, start + end
-    )
+def _tensors(
+    fields: Mapping[str, Any], start: int, file: str, findings: list[Finding]
+) -> list[Tensor]:
+    """Every tensor of the header; an entry that is not at once seen to be right is judged.
+
+    There can be a hundred thousand: one loop, and tensors made as the tuples that they are.
+    """
+    tensors: list[Tensor] = []
+    make = tuple.__new__
+    for name, entry in fields.items():
+        try:
+            dtype, shape, (begin, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
+            bits = DTYPE_BITS[dtype]
+            is_right = len(shape) <= _USUAL_RANK  # of thousands a product takes for ever
+            for extent in shape if is_right else ():
+                if type(extent) is not int or extent < 0:  # a JSON true would count as 1
+                    bits = 0
+                    break
+                bits *= extent
+            is_right = is_right and 0 < bits == (end - begin) * 8 and begin >= 0
+        except (KeyError, TypeError, ValueError):
+            is_right = False
+        if is_right and type(shape) is list and type(begin) is int and type(end) is int:
+            place = (end - begin, file, start + begin, start + end)
+            tensors.append(make(Tensor, (name, dtype, tuple(shape), *place)))
+        elif (tensor := _judged(name, entry, start, file, findings)) is not None:
+            tensors.append(tensor)
+    return tensors
 
 
 def _judged(

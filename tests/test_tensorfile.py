@@ -80,6 +80,10 @@ BAD = {
     "negative": (raw({"a": entry("F32", [1], -4, 0)}, b"1234"), [("bad-offsets", "a")]),
     "float offsets": (raw({"a": entry("F32", [1], 0.0, 4.0)}, b"1234"), [("bad-offsets", "a")]),
     "bool shape": (raw({"a": entry("F32", [True], 0, 4)}, b"1234"), [("bad-header", "a")]),
+    "text that a huge extent would multiply": (
+        raw({"a": entry("F32", [10**15, "a"], 0, 4)}, b"1234"),
+        [("bad-header", "a")],
+    ),
     "shape larger than its range": (
         raw({"a": entry("F32", [1000, 1000], 0, 4)}, b"1234"),
         [("bad-offsets", "a")],
