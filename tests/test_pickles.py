@@ -20,7 +20,7 @@ from trees import put_checkpoint
 
 from ckpt.checkpoint import Depth, FileEntry, Finding, Severity, Verdict
 from ckpt.operation import Progress, drive
-from ckpt.pickles import Risk, check, check_zip_bytes, risk_of, walk
+from ckpt.pickles import Risk, check, check_zip_bytes, is_pickle_name, risk_of, walk
 from ckpt.pickles.walker import Walked, Walker
 from ckpt.verify import verify
 
@@ -332,11 +332,25 @@ def test_a_tar_archive_is_said_not_to_be_looked_into(tmp_path: Path) -> None:
     assert codes(report.findings) == ["unsafe-pickle"]
 
 
+def test_a_compressed_file_is_said_not_to_be_looked_into(tmp_path: Path) -> None:
+    report = walk(put(tmp_path, zlib.compress(b"cos\nsystem\n."), "x.pkl"))
+    assert (report.kind, report.imports) == ("compressed", ())
+    assert [each.severity for each in report.findings] == [Severity.WARNING]
+    assert "cannot be told: it is compressed" in report.findings[0].message
+
+
+@pytest.mark.parametrize("name", ["x.pt", "X.PTH", "two\nlines.pkl", ".hidden.pickle", "a.ckpt"])
+def test_a_pickle_is_known_by_its_name(name: str) -> None:
+    assert is_pickle_name(name)
+    assert not is_pickle_name(name + ".json")
+
+
+@pytest.mark.parametrize("content", [b"tokens, not a pickle", b"\x1f\x8b packed"])
 @pytest.mark.parametrize("name", ["weights.bin", "model.ckpt"])
 def test_bytes_of_another_kind_under_an_open_name_are_no_finding(
-    tmp_path: Path, name: str
+    tmp_path: Path, name: str, content: bytes
 ) -> None:
-    path = put(tmp_path, b"tokens, not a pickle", name)
+    path = put(tmp_path, content, name)
     assert drive(check(path, FileEntry(name, 20))) == ()
 
 
@@ -553,6 +567,10 @@ DAMAGES: dict[str, tuple[Callable[[Path], None], set[tuple[str, str]]]] = {
         {ERROR_BAD},
     ),
     "two of one name": (twice, {("error", "duplicate-entry"), ("warning", "unsafe-pickle")}),
+    "two of one name in two spellings": (
+        add("x/DATA.PKL", b"cos\nsystem\n."),
+        {("error", "duplicate-entry"), ("warning", "unsafe-pickle")},
+    ),
     "a name that leaves": (add("../evil"), {("error", "bad-entry-name")}),
     "an absolute name": (add("/etc/x"), {("error", "bad-entry-name")}),
     "a name with a backslash": (add("x\\..\\y"), {("error", "bad-entry-name")}),
@@ -597,6 +615,11 @@ def test_a_pickle_is_walked_though_it_is_compressed(tmp_path: Path) -> None:
     report = walk(path)
     assert report.imports == ("os.system",)
     assert codes(report.findings) == ["compressed-entry", "unsafe-pickle"]
+
+
+def test_torch_loads_its_object_under_any_spelling_of_its_name(tmp_path: Path) -> None:
+    path = put_zip(tmp_path, {"x/Data.PKL": b"cos\nsystem\n.", "x/version": b"3"})
+    assert walk(path).imports == ("os.system",)
 
 
 def test_a_compressed_bomb_is_not_unpacked(tmp_path: Path) -> None:

@@ -22,15 +22,19 @@ OPCODES_WITH_BYTES = 16 * MOST_OPCODES
 
 MOST_UNPACKED_BYTES = 1 << 25
 MOST_PICKLES = 64
-_NAME = re.compile(r".+\.(?:pt|pth|bin|ckpt|pkl|pickle)", re.IGNORECASE)
+_NAME = re.compile(r".+\.(?:pt|pth|bin|ckpt|pkl|pickle)", re.IGNORECASE | re.DOTALL)
 _SURE_NAME = re.compile(
     r".+\.(?:pt|pth|pkl|pickle)|(?:pytorch_model|adapter_model|optimizer|training_args).*\.bin",
-    re.IGNORECASE,
+    re.IGNORECASE | re.DOTALL,
 )
 _TORCH_BEFORE_ZIP = b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19."
 _PICKLES_BEFORE_ZIP = 5  # magic number, protocol, system, object, storage keys; then raw bytes
 _NEWEST_PROTOCOL = 15  # one that may come to be: it is a pickle then, though not read here
 _NOT_OPENED = frozenset({"bad-entry-name", "dangling-link", "permission-denied", "symlink"})
+_COMPRESSED = (
+    b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd", b"\x04\x22\x4d\x18", b"x\x01", b"x\x9c",
+    b"x\xda",
+)  # fmt: skip
 _TAR_BYTES, _TAR_SUM = 512, slice(148, 156)
 
 
@@ -39,9 +43,9 @@ class PickleReport:
     """What a load of a file would import, as `module.name`, sorted; nothing of it was loaded.
 
     `suspicious` are sentences on what could not be told. `kind` is `zip`, `torchscript`, `torch`
-    (its format before zip), `pickle`, `tar`, or None where no pickle was recognised. `is_ended`
-    says that every pickle reached its end; `fault_at` is the first byte that cannot be followed,
-    counted within `fault_in` (an entry of an archive, None: the file itself).
+    (its format before zip), `pickle`, `tar`, `compressed`, or None where no pickle was recognised.
+    `is_ended` says that every pickle reached its end; `fault_at` is the first byte that cannot be
+    followed, counted within `fault_in` (an entry of an archive, None: the file itself).
     """
 
     kind: str | None
@@ -109,6 +113,8 @@ def check(
     findings = list(report.findings)
     if report.kind is None and not _SURE_NAME.fullmatch(entry.name):
         findings = [each for each in findings if each.code != "bad-pickle"]
+    elif report.kind == "compressed" and not _SURE_NAME.fullmatch(entry.name):
+        findings = []
     elif report.kind is None and entry.listed is False:
         findings = [_lessened(each) if each.code == "bad-pickle" else each for each in findings]
     is_covered = entry.sha256 is not None or bool(entry.chunks)
@@ -148,9 +154,9 @@ def _look(opened: fs.File, file: str, most_opcodes: int) -> Operation[PickleRepo
         return PickleReport(None, findings=(empty,))
     if start.startswith(archive.MAGIC):
         return (yield from _look_into_archive(opened, file, most_opcodes))
-    if _is_tar(start):
-        why = "a tar archive, as torch wrote it long ago, which is not looked into"
-        return PickleReport("tar", suspicious=(why,), findings=findings_of(file, (), (why,)))
+    if (packing := _packing_of(start)) is not None:
+        kind, why = packing
+        return PickleReport(kind, suspicious=(why,), findings=findings_of(file, (), (why,)))
     is_old_torch = start.startswith(_TORCH_BEFORE_ZIP)
     source = _Part(opened, 0, opened.opened_as.size_bytes)
     walker = Walker(
@@ -175,7 +181,7 @@ def _look_into_archive(opened: fs.File, file: str, most_opcodes: int) -> Operati
     found = archive.read_archive(opened, file)
     findings = list(found.findings)
     pickled = sorted(
-        (entry for entry in found.entries if entry.name.endswith((".pkl", ".pickle"))),
+        filter(archive.is_pickle, found.entries),
         key=lambda entry: not _is_main(entry),
     )
     code = next((entry.name for entry in found.entries if _is_code(entry)), None)
@@ -333,12 +339,21 @@ def _is_joblib(walked: Walked) -> bool:
 
 
 def _is_main(entry: Entry) -> bool:
-    return entry.name == "data.pkl" or entry.name.endswith("/data.pkl")
+    return entry.name.lower().rpartition("/")[2] == "data.pkl"
 
 
 def _is_code(entry: Entry) -> bool:
-    parts = entry.name.split("/")
+    parts = entry.name.lower().split("/")
     return parts[-1] == "constants.pkl" or "code" in parts[:-1] or parts[-1].endswith(".py")
+
+
+def _packing_of(start: bytes) -> tuple[str, str] | None:
+    """Name what a pickle may be packed in that is not looked into here, and say so."""
+    if _is_tar(start):
+        return "tar", "it is a tar archive, as torch wrote it long ago, which is not looked into"
+    if start.startswith(_COMPRESSED):
+        return "compressed", "it is compressed, which is not looked into"
+    return None
 
 
 def _is_tar(start: bytes) -> bool:
