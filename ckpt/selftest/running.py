@@ -18,7 +18,7 @@ from ckpt.selftest.probes import Promise, probe_all
 from ckpt.selftest.scenarios import SCENARIOS, Scenario
 from ckpt.selftest.suites import Case, crashes, faults, stages, traced
 
-RECOVERY_CRASHES, FAULTS = 4, 12
+RECOVERY_CRASHES, FAULTS = 6, 20
 """One of so many is tried at each place, another one at the next."""
 
 _SUITES = {
