@@ -521,7 +521,8 @@ def test_optimizer_moments_and_other_files_are_compared_too(tmp_path: Path) -> N
     assert told.same == ("w",)
     assert dict(told.metadata) == {"settings.deep.er": (1, 2)}
     assert dict(told.files) == {
-        "only_a.txt": (1, None), "rng_state.pth": (6, 6), "only_b.txt": (None, 1),
+        "config.json": (32, 32), "only_a.txt": (1, None), "rng_state.pth": (6, 6),
+        "only_b.txt": (None, 1),
     }  # fmt: skip
 
 

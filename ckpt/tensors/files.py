@@ -20,7 +20,6 @@ class OtherFiles:
     """The files without tensors, by name, and what is known of them.
 
     `differing` has the sizes on both sides of each that differs, None where it is not there.
-    JSON is left out: what it says is compared value by value.
     """
 
     sizes: dict[str, tuple[int | None, int | None]]
@@ -71,9 +70,7 @@ def other_files(a: Checkpoint, b: Checkpoint, known: Collection[str]) -> OtherFi
         for each in (a, b)
     )
     names = [name for name in dict.fromkeys((*before, *after)) if name not in known]
-    return OtherFiles(
-        {name: (before.get(name), after.get(name)) for name in names if not name.endswith(".json")}
-    )
+    return OtherFiles({name: (before.get(name), after.get(name)) for name in names})
 
 
 def _are_same(files: list[fs.File], start: int, end: int, scratch: Scratch) -> bool | Finding:

@@ -159,6 +159,8 @@ def square_sum(wide: NDArray[np.float64]) -> float:
     whole = wide.size - wide.size % _ROW
     rows = wide[:whole].reshape(-1, 1, _ROW)
     rest = wide[whole:]
+    if not whole:
+        return float(np.dot(rest, rest))
     products: NDArray[Any] = np.matmul(rows, rows.transpose(0, 2, 1))
     return float(products.sum()) + float(np.dot(rest, rest))
 

@@ -12,6 +12,7 @@ from typing import Self, TypeVar
 
 import numpy as np
 
+from ckpt import fs
 from ckpt.tensors.decoding import Scratch
 
 J = TypeVar("J")
@@ -49,7 +50,7 @@ class Workers:
                 yield job, self._work(job, work)
             return
         if self._pool is None:
-            self._pool = ThreadPoolExecutor(self._threads, "ckpt-tensors")
+            self._pool = ThreadPoolExecutor(self._threads, "ckpt-tensors", _be_polite)
         begun: deque[tuple[J, Future[R]]] = deque()
         try:
             for job in (*first, *islice(waiting, 2 * self._threads)):
@@ -69,6 +70,11 @@ class Workers:
             scratch = self._own.scratch = Scratch()
         with np.errstate(all="ignore"):  # of values that are not finite: they are counted
             return work(job, scratch)
+
+
+def _be_polite() -> None:
+    """Let a trainer's reads and writes go first."""
+    fs.idle_io_priority()
 
 
 def _cores() -> int:
