@@ -262,6 +262,36 @@ def test_a003_a_bomb_is_refused_at_once(tmp_path: Path) -> None:
     assert time.process_time() - started < 0.05
 
 
+@pytest.mark.parametrize(
+    "shape", [[9999999999] * 100_000, [0] + [9999999999] * 100_000, [10**4000] * 99]
+)
+def test_a010_a_shape_of_endless_extents_is_refused_soon(tmp_path: Path, shape: list[int]) -> None:
+    (tmp_path / "w.safetensors").write_bytes(raw({"a": entry(shape, 0, 4)}, b"1234"))
+    started = time.process_time()
+    [finding] = inspect(tmp_path / "w.safetensors").findings
+    assert finding.code == "bad-offsets"
+    assert len(finding.message) < 300
+    assert time.process_time() - started < 1
+
+
+@pytest.mark.parametrize(
+    "key", ["loss", "epoch", "optimizer_step", "consumed_samples", "timestamp"]
+)
+@pytest.mark.parametrize("value", [10**400, -1, "x", None, [], {"a": 1}, True])
+def test_a040_a_fact_of_any_kind_in_meta_is_told_or_left_out(
+    tmp_path: Path, key: str, value: object
+) -> None:
+    run = astrai(tmp_path)
+    meta = {**json.loads((run / "meta.json").read_text()), key: value}
+    data = json.dumps(meta).encode()
+    (run / "meta.json").write_bytes(data)
+    relist(run, "meta.json", data)
+    told = ask("verify", run)
+    assert (told.exit_code, told.verdict) == (0, "intact")
+    for verb in ("list", "status"):
+        assert "epoch_1_step_40" in say(verb, tmp_path)
+
+
 def test_a004_a_header_larger_than_readers_accept_is_called_that(tmp_path: Path) -> None:
     path = tmp_path / "w.safetensors"
     with path.open("wb") as file:

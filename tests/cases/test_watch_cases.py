@@ -53,6 +53,7 @@ STATES = {
     "A040 true": (state(step=True), {"step": None}, ["bad-state"]),
     "A040 below": (state(step=-5), {"step": None}, ["bad-state"]),
     "A040 beyond": (state(step=2**64), {"step": None}, ["bad-state"]),
+    "A040 large": (state(step=2**63), {"step": 2**63, "points": 0}, []),
     "A040 infinite": (state().replace(b"42", b"1e400"), {"step": None}, ["bad-state"]),
     "A041": (state(total_steps=0), {"step": 42, "total_steps": None, "eta_seconds": None}, []),
     "A041 less": (state(total_steps=10), {"step": 42, "total_steps": 10}, []),
@@ -235,7 +236,9 @@ def test_a043_a_time_of_no_sense_is_survived(tmp_path: Path, at: int) -> None:
     assert "step_5" in say("status", tmp_path)
 
 
-@pytest.mark.parametrize("recorded", ["/other/machine/checkpoint-10", "C:\\x\\checkpoint-10"])
+@pytest.mark.parametrize(
+    "recorded", ["/other/machine/checkpoint-10", "C:\\x\\checkpoint-10", "/x/\ud800"]
+)
 def test_a044_a_best_checkpoint_of_another_machine_is_said_to_be_not_here(
     tmp_path: Path, recorded: str
 ) -> None:
@@ -244,7 +247,7 @@ def test_a044_a_best_checkpoint_of_another_machine_is_said_to_be_not_here(
         tmp_path, json.dumps({**content, "log_history": []}).encode(), "trainer_state.json"
     )
     assert warned(told) == ["best-not-here"]
-    assert recorded in told["warnings"][0]["message"]
+    assert recorded.replace("\ud800", r"\ud800") in told["warnings"][0]["message"]
 
 
 def test_a072_a_restart_drops_nothing_and_is_marked(tmp_path: Path) -> None:
