@@ -105,17 +105,24 @@ def seal(output: "Output", path: Path, *, polite: bool) -> int:
 def _all_verified(output: "Output", paths: Sequence[Path], how: How) -> "Iterator[Report]":
     """Verify several paths, and all generations of those that are runs; go on after a failure."""
     from ckpt.named import all_of, find, is_whole_run
+    from ckpt.operation import Found
 
     for path in paths:
         try:
-            payloads = all_of(path) if is_whole_run(path) else (find(path),)
+            is_run = is_whole_run(path)
+            payloads = all_of(path) if is_run else (find(path),)
+            broken = tuple(_broken(path, how)) if is_run else ()
         except (CheckpointError, OSError) as error:
             yield _not_verified(output, path, how, error)
             continue
-        if not payloads and len(paths) == 1:
+        if not payloads and not broken and len(paths) == 1:
             raise _nothing_there(path)
-        if not payloads:
+        if not payloads and not broken:
             yield _not_verified(output, path, how, _nothing_there(path))
+        for report in broken:
+            for finding in report.findings:
+                output.verifying(Found(finding))
+            yield _told(output, report)
         for payload in payloads:
             try:
                 yield _verified(output, payload, how)
@@ -142,8 +149,22 @@ def _not_verified(
 
     known = error if isinstance(error, CheckpointError) else in_words(error)
     finding = Finding(known.code, Severity.ERROR, known.message, hint=known.hint)
-    report = Report(path, "", how.depth, Verdict.UNSUPPORTED, (finding,), 0, 0.0)
     output.verifying(Found(finding))
+    return _told(output, Report(path, "", how.depth, Verdict.UNSUPPORTED, (finding,), 0, 0.0))
+
+
+def _broken(run_dir: Path, how: How) -> "Iterator[Report]":
+    """What is said of the slots of a run at whose name no checkpoint stands, though one should."""
+    from ckpt.checkpoint import Report, State, Verdict, first_error
+    from ckpt.generations import scan
+
+    for slot in scan(run_dir):
+        if slot.state is State.BROKEN and first_error(slot.findings) is not None:
+            found = Verdict.DAMAGED, slot.findings
+            yield Report(run_dir / slot.name, slot.format, how.depth, *found, 0, 0.0)
+
+
+def _told(output: "Output", report: "Report") -> "Report":
     if not output.as_json:
         output.report(report)
     return report

@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -179,6 +180,38 @@ def test_a049_of_what_a_kill_left_the_payload_is_found_and_offered(tmp_path: Pat
         os.utime(path, (1e9, 1e9))
     assert ask("recover", tmp_path).exit_code == 0
     assert snapshot(tmp_path / "step_5") == before
+
+
+BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
+    "A001 half": (lambda run: (run / "step_5" / "model.safetensors").unlink(), "unfinished-save"),
+    "A049": (
+        lambda run: (run / "step_5").rename(run / ".step_5.retired-aa"),
+        "interrupted-publish",
+    ),
+    "A061": (lambda run: (run / "latest").symlink_to("step_0400"), "dangling-link"),
+    "A060": (lambda run: (run / "300").mkdir(), "unfinished-save"),
+}
+
+
+@pytest.mark.parametrize(("damage", "code"), BROKEN.values(), ids=BROKEN)
+def test_a_run_is_not_called_intact_while_a_checkpoint_is_missing_at_its_name(
+    tmp_path: Path, damage: Callable[[Path], object], code: str
+) -> None:
+    for step in (4, 5):
+        put_checkpoint(tmp_path / f"step_{step}", step)
+    damage(tmp_path)
+    told = ask("verify", tmp_path)
+    assert (told.exit_code, told.verdict) == (1, "damaged")
+    [broken] = [each for each in told.told["reports"] if each["verdict"] == "damaged"]
+    assert broken["findings"][0]["code"] == code
+    assert broken["findings"][0]["message"] in say("verify", tmp_path)
+
+
+def test_a_save_that_is_going_on_is_no_damage(tmp_path: Path) -> None:
+    put_checkpoint(tmp_path / "step_4", 4)
+    staging = put_checkpoint(tmp_path / ".step_5.tmp-abcdefgh", 5)
+    (staging / "manifest.json").unlink()
+    assert ask("verify", tmp_path).verdict == "intact"
 
 
 SAVER = """
