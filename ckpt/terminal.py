@@ -219,11 +219,13 @@ def _narrowed(
         return sum(sizes[at] for at in shown) + GAP * (len(shown) - 1) - room
 
     least = [
-        width if column.is_right else min(width, NARROWEST)
+        width if column.is_right else min(width, max(column.least, NARROWEST))
         for column, width in zip(columns, widths, strict=True)
     ]
     while len(shown) > 1 and excess(least) > 0:
         shown.remove(max(shown, key=lambda at: (columns[at].rank, at)))
+    if len(shown) == 1:
+        least = [min(each, NARROWEST) for each in least]
     while excess(widths) > 0:
         at = max(shown, key=lambda at: widths[at] - least[at])
         if widths[at] <= least[at]:

@@ -3,6 +3,7 @@
 import json
 import math
 import struct
+from dataclasses import replace
 from pathlib import Path
 from shutil import copytree
 from typing import Any
@@ -38,7 +39,7 @@ DIFF_KEYS = [
 ]  # fmt: skip
 CHANGED_KEYS = [
     "name", "file", "kind", "dtype", "shape", "before", "relative_update", "max_abs",
-    "norm_before", "norm_update", "nonfinite",
+    "norm_before", "norm_update", "nonfinite", "is_moment",
 ]  # fmt: skip
 
 
@@ -141,6 +142,7 @@ def test_a_difference_as_a_document(tmp_path: Path) -> None:
                 "norm_before": 5.0,
                 "norm_update": norm,
                 "nonfinite": [0, 0],
+                "is_moment": False,
             }
             for name, relative, max_abs, norm in (("far", 1.0, 4.0, 5.0), ("near", 0.1, 0.5, 0.5))
         ],
@@ -265,6 +267,9 @@ def test_rows_have_a_bar_beside_the_widest_that_is_known() -> None:
     ]
     assert rows[0].cells[1].tone is Tone.BAD
     assert [row.key for row in rows] == ["a", "b", "c\x1b", "d", "e", "o", "g", "h", "i"]
+    moment = replace(FAR, name="m", relative_update=9.0, is_moment=True)
+    beside = change_rows(difference(changed=(moment, FAR, NEAR)))
+    assert [row.cells[1].text for row in beside] == ["▓" * 16, "▓" * 16, "▓"]
     plain = change_rows(difference(changed=(FAR,)), ascii_only=True)
     assert plain[0].cells[1].text == "#" * 16
     assert plain[0].cells[4].text == "F32 > BF16"

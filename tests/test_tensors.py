@@ -429,8 +429,8 @@ def test_values_that_become_nan_come_before_all_others_and_are_counted(tmp_path:
         (0, 1), (0, 0), (1, 0),
     ]  # fmt: skip
     assert sorted((each.code, each.message) for each in told.findings) == [
-        ("nonfinite", "broke: 1 not finite, 0 before"),
-        ("nonfinite", "healed: 0 not finite, 1 before"),
+        ("nonfinite", "w.safetensors: broke: 1 values not finite, 0 before"),
+        ("nonfinite", "w.safetensors: healed: 0 values not finite, 1 before"),
     ]
 
 
@@ -518,6 +518,7 @@ def test_optimizer_moments_and_other_files_are_compared_too(tmp_path: Path) -> N
     assert [(each.name, each.file) for each in told.changed] == [
         ("optimizer:w", "optimizer.safetensors")
     ]
+    assert told.changed[0].is_moment
     assert told.same == ("w",)
     assert dict(told.metadata) == {"settings.deep.er": (1, 2)}
     assert dict(told.files) == {

@@ -118,6 +118,23 @@ def test_a_narrow_terminal_loses_columns_and_never_digits() -> None:
     assert screen.text().split("\n")[1] == " epoc…p_9  123,456"
 
 
+@pytest.mark.parametrize(
+    ("columns", "expected"),
+    [
+        ("40", " epoch_0_step_9  never read  more"),
+        ("27", " epoch_0_step_9  never read"),
+        ("20", " epoch_0_step_9"),
+        ("11", " epoch…ep_9"),
+    ],
+)
+def test_a_name_stays_readable_while_another_column_can_go(columns: str, expected: str) -> None:
+    screen = Screen()
+    terminal = Terminal.of(screen, {**UTF8, "NO_COLOR": "1", "COLUMNS": columns})
+    told = (Column("name", least=14), Column("what", rank=1, least=10), Column("more", rank=2))
+    terminal.table(told, [row("epoch_0_step_9", "never read", "more")])
+    assert screen.text().split("\n")[1] == expected
+
+
 def test_progress_overwrites_itself_and_goes_away() -> None:
     screen = Screen()
     times = iter([0.0, 0.1, 0.3, 9.0])

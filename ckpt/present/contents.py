@@ -28,8 +28,10 @@ from ckpt.tensors.values import (
     nonfinite_words,
 )
 
+BAR_WIDTH = 16
+NAME_WIDTH = 28  # where the middle goes, names of one layer look like those of another
 STATS_COLUMNS = (
-    Column("tensor"),
+    Column("tensor", least=NAME_WIDTH),
     Column("dtype", rank=4),
     Column("shape", rank=3),
     Column("values", rank=0),
@@ -40,15 +42,14 @@ STATS_COLUMNS = (
     Column("zeros", is_right=True, rank=2),
 )
 CHANGE_COLUMNS = (
-    Column("tensor"),
-    Column("update", rank=1),
+    Column("tensor", least=NAME_WIDTH),
+    Column("update", rank=1, least=BAR_WIDTH),
     Column("relative", is_right=True),
     Column("max change", is_right=True, rank=2),
     Column("dtype", rank=4),
     Column("shape", rank=3),
 )
 SAID_COLUMNS = (Column("key"), Column("before"), Column("after"))
-BAR_WIDTH = 16
 LONGEST_VALUE = 60
 UNKNOWN = Cell("\N{EN DASH}", Tone.DIM)
 
@@ -106,12 +107,13 @@ def change_rows(difference: Difference, *, ascii_only: bool = False) -> tuple[Ro
     """One row per tensor that is not the same any more; cells as CHANGE_COLUMNS.
 
     First those whose values moved, the farthest first, with a bar as long as the relative update
-    beside the largest; then those of another shape, the added and the removed. The key is the
-    tensor's name.
+    beside the largest of the weights, or of the optimizer's moments; then those of another shape,
+    the added and the removed. The key is the tensor's name.
     """
-    known = [update.relative_update for update in difference.changed]
-    widest = max((each for each in known if each is not None and each < math.inf), default=0.0)
-    rows = [Row(each.name, _update_cells(each, widest)) for each in difference.changed]
+    widest = {is_moment: _widest(difference, is_moment=is_moment) for is_moment in (False, True)}
+    rows = [
+        Row(each.name, _update_cells(each, widest[each.is_moment])) for each in difference.changed
+    ]
     rows += [Row(each.name, _reshaped_cells(each)) for each in difference.reshaped]
     rows += [Row(name, _only_cells(name, "added", Tone.GOOD)) for name in difference.added]
     rows += [Row(name, _only_cells(name, "removed", Tone.WARN)) for name in difference.removed]
@@ -156,6 +158,12 @@ def difference_line(difference: Difference) -> tuple[Cell, ...]:
         tensors = f": {count:,} tensor{plural}" if count else ": no tensors"
         return (Cell("✓ the same", Tone.GOOD), Cell(tensors, Tone.DIM))
     return (Cell("tensors: ", Tone.DIM), *(between or [Cell("none")]))
+
+
+def _widest(difference: Difference, *, is_moment: bool) -> float:
+    """The largest finite relative update: what was nothing before moved infinitely far."""
+    known = (each.relative_update for each in difference.changed if each.is_moment is is_moment)
+    return max((each for each in known if each is not None and each < math.inf), default=0.0)
 
 
 def _update_cells(update: Update, widest: float) -> tuple[Cell, ...]:

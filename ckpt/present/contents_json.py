@@ -74,12 +74,20 @@ def _update(update: Update) -> Json:
         "norm_before": jsonable(update.norm_before),
         "norm_update": jsonable(update.norm_update),
         "nonfinite": [update.nonfinite_before, update.nonfinite_after],
+        "is_moment": update.is_moment,
     }
 
 
 def _reshaped(reshaped: Reshaped) -> Json:
     kind = "reshaped" if reshaped.before.shape != reshaped.after.shape else "retyped"
-    nothing = ("relative_update", "max_abs", "norm_before", "norm_update", "nonfinite")
+    nothing = (
+        "relative_update",
+        "max_abs",
+        "norm_before",
+        "norm_update",
+        "nonfinite",
+        "is_moment",
+    )
     return {**_form(reshaped, kind), **dict.fromkeys(nothing)}
 
 

@@ -54,12 +54,14 @@ class Row:
 class Column:
     """A heading of rows; `is_right` columns hold numbers and stand flush right.
 
-    Where not all fit, the column of the highest `rank` goes first.
+    Where not all fit, the column of the highest `rank` goes first. One with a `least` is not made
+    narrower than that while another can go.
     """
 
     title: str
     is_right: bool = False
     rank: int = 0
+    least: int = 0
 
 
 def visible(text: str) -> str:

@@ -39,6 +39,7 @@ def diff(
             if each.severity is Severity.ERROR:
                 reading.findings.append(each)
         before, after = (_side(a, from_a, reading.findings), _side(b, from_b, reading.findings))
+        reading.moments = after.moments
         paired = pair(before, after)
         others = other_files(a, b, before.files | after.files)
         reshaped = [each for each in paired.pairs if not _can_be_compared(each)]
@@ -77,6 +78,7 @@ class _Reading:
     from_a: Payload
     from_b: Payload
     workers: "Workers"
+    moments: frozenset[str] = frozenset()
     total_bytes: int = 0
     done_bytes: int = 0
     changed: list[Update] = field(default_factory=list)
@@ -94,7 +96,8 @@ class _Reading:
         self.changed.append(update)
         before, after = update.nonfinite_before, update.nonfinite_after
         if before or after:
-            text = f"{update.name}: {after:,} not finite, {before:,} before"
+            place = f"{update.file}: {update.name}"
+            text = f"{place}: {after:,} values not finite, {before:,} before"
             found = Finding("nonfinite", Severity.WARNING, text, update.file, update.name)
             self.findings.append(found)
 
@@ -189,10 +192,11 @@ def _compare_files(
         elif not delta.is_different and each.a.dtype == each.b.dtype:
             reading.same.append(each.name)
         else:
-            reading.add(_update(each, delta))
+            is_moment = each.b.file in reading.moments
+            reading.add(_update(each, delta, is_moment=is_moment))
 
 
-def _update(each: Pair, delta: "Delta") -> Update:
+def _update(each: Pair, delta: "Delta", *, is_moment: bool) -> Update:
     from ckpt.tensors.decoding import is_decoded
 
     is_known = is_decoded(each.a.dtype)
@@ -207,4 +211,5 @@ def _update(each: Pair, delta: "Delta") -> Update:
         delta.largest if is_known else None,
         delta.nonfinite_before,
         delta.nonfinite_after,
+        is_moment,
     )

@@ -82,6 +82,7 @@ class Update:
     `relative_update` is the norm (L2) of the update over that of the values before, infinite when
     they were zeros; `max_abs` is the farthest that one value moved (of a complex number: one of
     its parts). All four are None when the values cannot be told, as F6's, though the bytes differ.
+    `is_moment`: the tensor is an optimizer's.
     """
 
     name: str
@@ -94,6 +95,7 @@ class Update:
     max_abs: float | None = None
     nonfinite_before: int = 0
     nonfinite_after: int = 0
+    is_moment: bool = False
 
 
 @dataclass(frozen=True, slots=True)
