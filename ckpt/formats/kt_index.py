@@ -23,7 +23,7 @@ TEMPORARY_SUFFIX = ".tmp"
 """What a shard's name ends in while it is written."""
 
 PROJECTIONS = ("gate_proj", "up_proj", "down_proj")
-_SHARD = re.compile(r"kt_full_experts-([0-9a-f]{32})-layer-([0-9]{5,})\.safetensors")
+_SHARD = re.compile(r"kt_full_experts-([0-9a-f]{32})-layer-([0-9]{5,18})\.safetensors")
 _TEMPORARY = re.compile(
     r"kt_full_experts(?:\.index\.json|-[0-9a-f]{32}-layer-[0-9]{5,}\.safetensors).*\.tmp.*"
     r"|\.kt_full_experts.*"
