@@ -274,6 +274,16 @@ def test_a010_a_shape_of_endless_extents_is_refused_soon(tmp_path: Path, shape: 
     assert time.process_time() - started < 1
 
 
+def test_a097_a_layer_of_endless_digits_is_no_name_of_a_shard(tmp_path: Path) -> None:
+    run = golden("kt_full", "tiny3", "tree", "ckpt")(tmp_path)
+    index = json.loads((run / KT).read_text())
+    name = index["layers"]["0"]["file"]
+    index["layers"]["0"]["file"] = name.replace("layer-00000", "layer-" + "1" * 5000)
+    (run / KT).write_text(json.dumps(index))
+    told = ask("verify", run)
+    assert (told.exit_code, told.codes[0]) == (1, "missing-file")
+
+
 @pytest.mark.parametrize(
     "key", ["loss", "epoch", "optimizer_step", "consumed_samples", "timestamp"]
 )
