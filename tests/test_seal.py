@@ -410,6 +410,15 @@ def test_a_seal_stays_with_its_generation_when_the_next_one_is_saved(run: Path) 
     assert (report.verdict, codes(report)) == (Verdict.UNVERIFIABLE, ["no-hashes"])
 
 
+def test_an_index_by_itself_is_intact_whatever_lies_beside_it(run: Path) -> None:
+    save(run, 1)
+    (run / "experts" / "optimizer.dat").write_text("x")
+    seal(run / "experts")
+    (run / "experts" / "optimizer.dat").unlink()
+    assert verify(run / "experts" / "kt_full_experts.index.json").verdict is Verdict.INTACT
+    assert verify(run / "experts").verdict is Verdict.UNVERIFIABLE
+
+
 # ---- the command ------------------------------------------------------------------------------
 
 

@@ -335,6 +335,26 @@ def test_what_interrupts_a_reading_is_raised_and_leaves_no_thread(good: Path) ->
     assert workers() == []
 
 
+@pytest.mark.parametrize("most", [0, 1])
+@pytest.mark.usefixtures("cores")
+def test_where_no_thread_can_be_started_the_others_do_it(
+    good: Path, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    start, started = threading.Thread.start, []
+
+    def refuse(thread: threading.Thread) -> None:
+        if len(started) >= most:
+            raise RuntimeError("can't start new thread")
+        started.append(thread)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    assert drive(verify(good)).verdict is Verdict.INTACT
+    flip(good, HEADER)
+    assert drive(verify(good)).verdict is Verdict.DAMAGED
+    assert workers() == []
+
+
 def test_closing_leaves_no_thread_and_no_descriptor(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,7 +10,7 @@ from typing import Self
 
 from ckpt import fs
 
-BUFFER_BYTES = 1 << 20
+BUFFER_BYTES = 1 << 21
 BUFFERS = 4
 
 

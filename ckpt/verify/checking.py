@@ -7,9 +7,9 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
-from ckpt import pickles
 from ckpt.checkpoint import Checkpoint, Depth, Finding, Report, Severity, Verdict, worst_first
 from ckpt.operation import Found, Operation, Progress
 from ckpt.verify.comparing import Judged
@@ -18,6 +18,8 @@ from ckpt.verify.given import NOTHING_RECORDED, USUAL, Care, Read, Recorded
 from ckpt.verify.reading import leads_to, read_settled
 from ckpt.verify.sealed import with_seal
 from ckpt.verify.tally import Tally
+
+_NO_PICKLES = (".safetensors", ".json", ".jsonl")
 
 
 def verify(
@@ -50,7 +52,9 @@ def open_settled(path: Path, depth: Depth, stack: ExitStack) -> Read:
     """
     seen, opened = read_settled(path, depth, stack)
     if opened is None:
-        return Read(seen, lambda name: str(_beside(seen.path, name)), lambda: True)
+        # of an index or a lone file: what else lies there was not asked for
+        where = partial(_beside, seen.path)
+        return Read(seen, where, lambda: True, is_whole=False)
     return Read(seen, opened.inside, lambda: leads_to(path, opened.opened_as))
 
 
@@ -93,12 +97,16 @@ def verify_read(
 # ---- private ----------------------------------------------------------------------------------
 
 
-def _beside(path: Path, name: str) -> Path:
-    return path if path.name == name else path.parent / name
+def _beside(path: Path, name: str) -> str:
+    return str(path if path.name == name else path.parent / name)
 
 
 def _look_at_pickles(work: Work, depth: Depth) -> Operation[None]:
     """Say what loading the pickles of a checkpoint would run, and whether they are whole."""
+    if all(entry.name.endswith(_NO_PICKLES) for entry in work.seen.files):
+        return
+    from ckpt import pickles  # late: most checkpoints hold none
+
     tally = work.tally
     for entry in pickles.pickled(work.seen):
         before = tally.bytes_read

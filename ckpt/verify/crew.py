@@ -65,7 +65,8 @@ class _Crew:
     def __init__(self, waiting: deque[Stretch], *, is_forgetful: bool) -> None:
         # the long ones first, so that none is left to one thread in the end
         self._waiting = deque(sorted(waiting, key=lambda each: each.start - each.end))
-        self._manner = Manner(is_forgetful, is_ahead=len(waiting) < _cores())
+        long = sum(each.end - each.start > BLOCK_BYTES for each in waiting)
+        self._manner = Manner(is_forgetful, is_ahead=long < _cores())
         self._told: SimpleQueue[Told | BaseException | None] = SimpleQueue()
         self._is_over = False
         self._name = waiting[0].name
@@ -77,8 +78,16 @@ class _Crew:
         ]
 
     def __enter__(self) -> Self:
-        for thread in self._threads:
-            thread.start()
+        try:
+            for place, thread in enumerate(self._threads):
+                try:
+                    thread.start()
+                except RuntimeError:  # no more threads for this user: those that run do it
+                    del self._threads[place:]
+                    break
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
         return self
 
     def __exit__(
@@ -92,16 +101,19 @@ class _Crew:
         interruption: KeyboardInterrupt | None = None
         while any(thread.is_alive() for thread in self._threads):
             try:
-                for thread in self._threads:
-                    if thread.ident is not None:
-                        thread.join()
+                for thread in filter(threading.Thread.is_alive, self._threads):
+                    thread.join()
             except KeyboardInterrupt as again:
                 interruption = again
         if interruption is not None:
             raise interruption
 
     def told(self) -> Iterator[Told]:
+        """Yield what the threads tell, until all of them are done."""
         working = len(self._threads)
+        if not working:
+            self._work()
+            working = 1
         while working:
             try:
                 each = self._told.get(timeout=TELL_EVERY_S)

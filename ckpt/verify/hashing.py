@@ -5,13 +5,13 @@ and never maps: a file cut short is a shorter read and no dead process. Compares
 """
 
 from collections.abc import Generator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 
 from ckpt import fs
 from ckpt.verify.ahead import Ahead
 
-BLOCK_BYTES = 1 << 18  # stays in the second-level cache between read and hash
+BLOCK_BYTES = 1 << 19  # stays in the second-level cache between read and hash
 FORGET_BYTES = 1 << 24
 
 
@@ -94,7 +94,8 @@ def _hashed(
     with ExitStack() as stack:
         ahead = None
         if manner.is_ahead and stretch.end - stretch.start > len(buffer):
-            ahead = stack.enter_context(Ahead(file, stretch.start, stretch.end))
+            with suppress(RuntimeError):  # no more threads for this user
+                ahead = stack.enter_context(Ahead(file, stretch.start, stretch.end))
         while at < stretch.end:
             size = min(len(buffer), stretch.end - at, hashes.room)
             try:
