@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from ckpt.checkpoint import Generation, Slot, State, first_error, is_unsupported
 from ckpt.formats.directory import step_in_name
 from ckpt.phrases import clock_time, duration
-from ckpt.usable import is_damaged, is_usable, live_generations, newest_usable
+from ckpt.usable import is_damaged, is_usable, is_verified, live_generations, newest_usable
 from ckpt.view import Advice, HealthState, RunView, Source, Warned
 
 CLOCK_AHEAD_S = 60.0
@@ -67,7 +67,7 @@ def _advices(view: RunView) -> Iterator[Advice]:
     usable = newest_usable(view)
     go_on = "there is no usable checkpoint"
     if usable is not None:
-        go_on = f"{_name(*usable)} is the newest usable checkpoint"
+        go_on = f"{_name(*usable)} is the newest usable checkpoint{_as_verified(view, usable[1])}"
     if view.health.state is HealthState.DEAD:
         yield Advice("dead", f"the trainer is gone; {go_on}", _key_for(usable))
     if view.health.state is HealthState.DIVERGED:
@@ -89,7 +89,8 @@ def _advices(view: RunView) -> Iterator[Advice]:
         if warned.code not in ("clock-ahead", "sketch", "upstream-refuses", "unreadable-source"):
             yield Advice(warned.code, warned.message)
     if usable is not None and view.newest_verified is None:
-        yield Advice("never-verified", f"no checkpoint was verified yet: ckpt verify {view.run}")
+        message = f"no checkpoint was verified yet: ckpt verify {view.run}"
+        yield Advice("never-verified", message, "V")
 
 
 def _key_for(usable: tuple[Slot, Generation] | None) -> str | None:
@@ -137,7 +138,19 @@ def _broken(view: RunView) -> Iterator[Advice]:
 
 def _instead(view: RunView) -> str:
     usable = newest_usable(view)
-    return f"; {_name(*usable)} is usable" if usable else "; no checkpoint here can be used"
+    if usable is None:
+        return "; no checkpoint here can be used"
+    word = "verified" if is_verified(usable[1]) else "usable"
+    return f"; {_name(*usable)} is {word}"
+
+
+def _as_verified(view: RunView, usable: Generation) -> str:
+    """What of it was verified, or which one was where it was not."""
+    if is_verified(usable):
+        return " and verified"
+    found = [live for _, live in live_generations(view) if is_usable(live) and is_verified(live)]
+    newest = max((live.step for live in found if live.step is not None), default=None)
+    return "" if newest is None else f", not verified; newest verified: step {newest:,}"
 
 
 def _name(slot: Slot, generation: Generation) -> str:

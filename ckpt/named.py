@@ -88,7 +88,7 @@ def all_of(run_dir: Path, wanted: "frozenset[State] | type[State]" = USABLE) -> 
     from ckpt.generations import scan
 
     return tuple(
-        _named(run_dir, slot, generation)
+        named_of(run_dir, slot, generation)
         for slot in scan(run_dir)
         for generation in slot.generations
         if generation.state in wanted
@@ -134,8 +134,12 @@ def open_named(
     return inspect_named(named), (links_of(slot, named.inside.id), slot.directory)
 
 
-def verify_named(named: Named, depth: Depth, *, care: Care = USUAL) -> Operation[Report]:
+def verify_named(
+    named: Named, depth: Depth, *, care: Care = USUAL, is_recorded: bool = True
+) -> Operation[Report]:
     """Verify a payload; its run remembers the verdict, where it can be written to.
+
+    With `is_recorded` False nothing is written.
 
     Raises:
         NoCheckpoint: nothing there that any format claims.
@@ -143,10 +147,14 @@ def verify_named(named: Named, depth: Depth, *, care: Care = USUAL) -> Operation
     if named.inside is None:
         from ckpt.generations import verify_in_run
 
-        return (yield from verify_in_run(named.path, depth, run_dir=named.run_dir, care=care))
+        return (
+            yield from verify_in_run(
+                named.path, depth, run_dir=named.run_dir, care=care, is_recorded=is_recorded
+            )
+        )
     from ckpt.generations.inside import verify_inside
 
-    report = yield from verify_inside(named.inside, depth, care=care)
+    report = yield from verify_inside(named.inside, depth, care=care, is_recorded=is_recorded)
     return replace(report, path=named.name)
 
 
@@ -162,7 +170,8 @@ def _with_pickles(seen: Checkpoint, place: Path | fs.Directory) -> Checkpoint:
     return replace(seen, findings=worst_first((*seen.findings, *found)))
 
 
-def _named(run_dir: Path, slot: Slot, generation: Generation) -> Named:
+def named_of(run_dir: Path, slot: Slot, generation: Generation) -> Named:
+    """Return how a generation of a run is named, and where it lies."""
     live = slot.live
     is_inside = generation is not live and generation.path == slot.path
     return Named(

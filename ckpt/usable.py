@@ -30,6 +30,16 @@ def is_usable(generation: Generation) -> bool:
     return is_whole and first_error(generation.findings) is None
 
 
+def is_verified(generation: Generation) -> bool:
+    """Whether all of its recorded hashes were compared, and are those of its bytes."""
+    verified = generation.verified
+    return (
+        verified is not None
+        and verified.verdict is Verdict.INTACT
+        and verified.depth is Depth.BYTES
+    )
+
+
 def live_generations(view: RunView) -> Iterator[tuple[Slot, Generation]]:
     """Yield each slot with its live generation, where it has one."""
     for slot in view.slots:
@@ -59,9 +69,7 @@ def newest_verified(view: RunView) -> str | None:
         (_order(generation), generation.state is State.LIVE, f"{slot.name}@{generation.id}")
         for slot in view.slots
         for generation in slot.generations
-        if generation.verified is not None
-        and generation.verified.verdict is Verdict.INTACT
-        and generation.verified.depth is Depth.BYTES
+        if is_verified(generation)
     ]
     return max(found)[2] if found else None
 

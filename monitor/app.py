@@ -7,7 +7,7 @@ import threading
 import time
 import traceback
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import RenderableType
 from textual.app import App
@@ -22,9 +22,13 @@ from monitor.alerts import news
 from monitor.changes import Changes, GuardEnded, Said, WorkEnded
 from monitor.feed import Feed, Shown, sentence
 from monitor.options import Options
+from monitor.planning import find_row
 from monitor.screens.base import CommandScreen
 from monitor.screens.dashboard import DashboardScreen
 from monitor.spans import exact
+
+if TYPE_CHECKING:
+    from ckpt.named import Named
 
 
 class RunUpdated(Message):
@@ -185,23 +189,49 @@ class MonitorApp(App[None]):
 
         `key` is that of its row where it is a generation of the run.
         """
+        from ckpt.named import Named
         from monitor.screens.checkpoint import CheckpointScreen
 
-        screen = CheckpointScreen(str(path), key, ascii_only=self.options.is_ascii)
+        named = self.named(key) or Named(path, path)
+        screen = CheckpointScreen(named, key, ascii_only=self.options.is_ascii)
+        if self.shown is not None:
+            screen.show_run(self.shown.view, self.shown.now)
         self.push_screen(screen)
         reading = threading.Thread(
-            target=self._read_checkpoint, args=(path, screen), name="checkpoint", daemon=True
+            target=self._read_checkpoint, args=(named, screen), name="checkpoint", daemon=True
         )
         reading.start()
 
-    def _read_checkpoint(self, path: Path, screen: Screen[None]) -> None:
+    def named(self, key: str | None) -> "Named | None":
+        """Return what the generation of a row is called and where it lies; None: it is none."""
+        from ckpt.named import named_of
+
+        row = find_row(self.shown.view, key) if self.shown is not None else None
+        if row is None or row[1] is None:
+            return None
+        return named_of(self.run_dir, row[0], row[1])
+
+    def compare(self, before: str, after: str) -> None:
+        """Show what changed from the generation of one row to that of another."""
+        from monitor.comparing import Comparing
+        from monitor.screens.diff import DiffScreen
+
+        named_before, named_after = self.named(before), self.named(after)
+        if named_before is None or named_after is None:
+            return
+        ascii_only = self.options.is_ascii
+        comparing = Comparing(named_before, named_after, ascii_only=ascii_only)
+        if self.changes.compare(comparing):
+            self.push_screen(DiffScreen(comparing, ascii_only=ascii_only))
+
+    def _read_checkpoint(self, named: "Named", screen: Screen[None]) -> None:
         from monitor.screens.checkpoint import CheckpointScreen, contents_of
 
         answer: Message
         try:
-            from ckpt.verify import inspect_settled
+            from ckpt.named import inspect_named
 
-            contents = contents_of(inspect_settled(path), ascii_only=self.options.is_ascii)
+            contents = contents_of(inspect_named(named), ascii_only=self.options.is_ascii)
             answer = CheckpointScreen.Read(contents)
         except Exception as error:  # noqa: BLE001 - whatever went wrong is shown where it was asked for
             answer = CheckpointScreen.Failed(sentence(error))
@@ -225,7 +255,8 @@ class MonitorApp(App[None]):
         if self.screen_stack:
             self.home.show_work()  # its row says no more how far it is
             self.on_work_told()
-        self.say(event.said, event.tone)
+        if event.said:
+            self.say(event.said, event.tone)
 
     def on_guard_ended(self, event: GuardEnded) -> None:
         """Say that the run is not guarded any more, which nobody wished."""

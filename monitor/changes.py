@@ -15,15 +15,18 @@ from textual.message import Message
 from ckpt.errors import Refused
 from ckpt.present import Tone
 from monitor.feed import sentence
-from monitor.planning import find_row, plan_of, reason, unverified
+from monitor.planning import plan_of, reason
 
 if TYPE_CHECKING:
+    from ckpt.checkpoint import Generation, Slot
     from ckpt.generations import Plan
     from ckpt.present.plans import Line
     from monitor.app import MonitorApp
-    from monitor.checks import Checked, Subject, Verification
+    from monitor.checks import Checked, Verification
+    from monitor.comparing import Comparing
     from monitor.guarding import Guarding
     from monitor.job import At, Ended, Job
+    from monitor.tensor_list import Measuring, TensorList
     from monitor.work import Work
 
 GUARDED = (
@@ -71,13 +74,14 @@ class Said(Message):
 class Changes:
     """What the app does to its run.
 
-    `job` is the operation at work and `guarding` the guard; `verification` is what is verified or
-    was last.
+    `job` is the operation at work, `work` what it is, and `guarding` the guard; `verification` is
+    what is verified or was last.
     """
 
     def __init__(self, app: "MonitorApp") -> None:
         self._app = app
         self.job: Job[Any] | None = None
+        self.work: Work | None = None
         self.verification: Verification | None = None
         self.guarding: Guarding | None = None
         self.clock: Callable[[], float] = time.time
@@ -136,14 +140,18 @@ class Changes:
         """What is at work, None when nothing is."""
         if self.job is None:
             return None
-        if self.verification is not None and self.checked_now is not None:
+        if self.verification is not None and self.is_at_work(self.verification):
             return self.verification.title
         return self.job.title
+
+    def is_at_work(self, about: object) -> bool:
+        """Whether what is at work is this verification, comparison or reading of tensors."""
+        return self.job is not None and self.work is not None and self.work.about is about
 
     @property
     def checked_now(self) -> "Checked | None":
         """The generation that is being verified, None while none is."""
-        if self.job is None or self.verification is None:
+        if self.verification is None or not self.is_at_work(self.verification):
             return None
         return self.verification.current
 
@@ -153,28 +161,50 @@ class Changes:
         before, self._known = self._known, sum(each.is_over for each in checked)
         return self._known > before
 
-    def verify_row(self, key: str | None) -> None:
-        """Verify the generation of a row."""
-        from monitor.checks import subject_of
+    def verify(self, rows: "Sequence[tuple[Slot, Generation]]") -> None:
+        """Verify generations, one after the other."""
+        from monitor.checks import Verification, subject_of, verify_work
 
-        row = find_row(self._app.shown.view, key) if self._app.shown is not None else None
-        if row is not None and row[1] is not None:
-            self._verify([subject_of(row[0], row[1])])
-
-    def verify_all(self) -> None:
-        """Verify all that was not verified as it is now, one after the other."""
-        from monitor.checks import subject_of
-
-        if self._app.shown is not None:
-            self._verify([subject_of(*each) for each in unverified(self._app.shown.view)])
-
-    def _verify(self, subjects: "Sequence[Subject]") -> None:
-        from monitor.checks import Verification, verify_work
-
+        subjects = [subject_of(self._app.run_dir, *row) for row in rows]
         is_recorded = not self._app.options.is_read_only
-        verification = Verification(self._app.run_dir, subjects, is_recorded=is_recorded)
+        verification = Verification(subjects, is_recorded=is_recorded)
         if self.start(verify_work(verification)):
             self.verification = verification
+
+    def measure(self, measuring: "Measuring", name: str) -> bool:
+        """Read the statistics of a checkpoint's tensors; False: something else is at work."""
+        from monitor.work import Work
+
+        def told(listed: "TensorList") -> str:
+            count = len(listed.stats)
+            return f"{name}: {count:,} tensor{'' if count == 1 else 's'} read: {measuring.words}"
+
+        return self.start(
+            Work(
+                f"read the tensors of {name}",
+                measuring.operation(),
+                told,
+                doing="",
+                about=measuring,
+                tone=lambda _: Tone.BAD if measuring.findings else Tone.GOOD,
+                cancelled="cancelled; what was read so far is shown",
+            )
+        )
+
+    def compare(self, comparing: "Comparing") -> bool:
+        """Compare two generations; False: something else is at work."""
+        from monitor.work import Work
+
+        return self.start(
+            Work(
+                comparing.title,
+                comparing.operation(),
+                lambda _: "",
+                doing="",
+                about=comparing,
+                cancelled="cancelled",
+            )
+        )
 
     def start(self, work: "Work") -> bool:
         """Let an operation work; False: another one does."""
@@ -196,6 +226,7 @@ class Changes:
                     self._done_last = run_dir, done
                 self._post(WorkEnded(*ending(work, news)))
 
+        self.work = work
         self.job = Job(work.title, work.operation, tell, is_changing=work.is_changing)
         self.job.start()
         self._post(WorkTold())
@@ -208,7 +239,7 @@ class Changes:
 
     def end_work(self) -> bool:
         """Take note that the operation has ended; True: it was only waited for to leave."""
-        self.job = None
+        self.job = self.work = None
         return self._is_leaving
 
     def may_leave(self) -> bool:

@@ -19,6 +19,7 @@ from monitor.work import Work
 
 if TYPE_CHECKING:
     from ckpt.checkpoint import Report
+    from ckpt.named import Named
     from ckpt.operation import Operation
 
 MOST_SHOWN = 1000
@@ -36,12 +37,12 @@ _BADNESS = [Tone.GOOD, Tone.WARN, Tone.BAD]
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A generation to be verified. `key` is its row's; `is_inside`: it shares its slot's files."""
+    """A generation to be verified; `key` is its row's, `named` says where it lies."""
 
     key: str
     name: str
-    generation: Generation
-    is_inside: bool = False
+    named: "Named"
+    size_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +91,7 @@ class Checked:
 class Verification:
     """Verifies subjects in their order; `checked` is what came of those begun so far."""
 
-    def __init__(
-        self, run_dir: Path, subjects: Sequence[Subject], *, is_recorded: bool = True
-    ) -> None:
-        self.run_dir = run_dir
+    def __init__(self, subjects: Sequence[Subject], *, is_recorded: bool = True) -> None:
         self.subjects = tuple(subjects)
         self.is_recorded = is_recorded
         self.checked: tuple[Checked, ...] = ()
@@ -103,6 +101,10 @@ class Verification:
         """The subject that is being read, None before the first and after the last."""
         checked = self.checked
         return checked[-1] if checked and not checked[-1].is_over else None
+
+    def of(self, key: str | None) -> Checked | None:
+        """Return what is known of the subject of a row, None where it was not begun."""
+        return next((each for each in self.checked if each.subject.key == key), None)
 
     @property
     def title(self) -> str:
@@ -118,13 +120,13 @@ class Verification:
 
     def operation(self) -> "Operation[tuple[Checked, ...]]":
         """Verify all; one that is gone or cannot be read is said so, and the next one follows."""
-        total = sum(each.generation.size_bytes or 0 for each in self.subjects)
+        total = sum(each.size_bytes for each in self.subjects)
         before = 0
         for subject in self.subjects:
             self.checked = (*self.checked, Checked(subject))
             yield Progress(before, total, subject.name)
             yield from self._one(subject, before, total)
-            before += subject.generation.size_bytes or 0
+            before += subject.size_bytes
         return self.checked
 
     def _one(self, subject: Subject, before: int, total: int) -> "Operation[None]":
@@ -149,15 +151,9 @@ class Verification:
             self._take(Checked(subject, share, tuple(findings), problem=sentence(error)))
 
     def _begin(self, subject: Subject) -> "Operation[Report]":
-        from ckpt.generations import verify_in_run
-        from ckpt.generations.inside import verify_inside
-        from ckpt.verify import verify
+        from ckpt.named import verify_named
 
-        if subject.is_inside:
-            return verify_inside(subject.generation, Depth.BYTES)
-        if self.is_recorded:
-            return verify_in_run(subject.generation.path, run_dir=self.run_dir)
-        return verify(subject.generation.path)
+        return verify_named(subject.named, Depth.BYTES, is_recorded=self.is_recorded)
 
     def _take(self, checked: Checked) -> None:
         self.checked = (*self.checked[:-1], checked)
@@ -169,6 +165,8 @@ def verify_work(verification: Verification) -> Work:
         verification.title,
         verification.operation(),
         lambda checked: ended_words(checked, is_recorded=verification.is_recorded),
+        doing="",
+        about=verification,
         tone=lambda checked: max((each.tone for each in checked), key=_BADNESS.index),
         cancelled="cancelled, without a verdict",
     )
@@ -177,12 +175,13 @@ def verify_work(verification: Verification) -> Work:
 # ---- which --------------------------------------------------------------------------------------
 
 
-def subject_of(slot: Slot, generation: Generation) -> Subject:
+def subject_of(run_dir: Path, slot: Slot, generation: Generation) -> Subject:
     """Return a generation of a slot as something to be verified."""
-    is_live = generation is slot.live
-    name = visible(slot.name if is_live else f"{slot.name}@{generation.id}")
-    is_inside = not is_live and generation.path == slot.path
-    return Subject(f"{slot.name}@{generation.id}", name, generation, is_inside)
+    from ckpt.named import named_of
+
+    key = f"{slot.name}@{generation.id}"
+    name = visible(slot.name if generation is slot.live else key)
+    return Subject(key, name, named_of(run_dir, slot, generation), generation.size_bytes or 0)
 
 
 # ---- words --------------------------------------------------------------------------------------

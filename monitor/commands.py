@@ -26,6 +26,7 @@ class Where(StrEnum):
     HISTORY = "history"
     PRUNE = "policies"
     OPERATION = "verification"
+    DIFF = "diff"
     QUESTION = "question"
     HELP = "help"
 
@@ -35,7 +36,8 @@ class Situation:
     """What a command may look at to say whether it can act now.
 
     `running` names the operation that is at work, None when none is; `has_verified`: there was a
-    verification, or is one. `undo_sequence` is the entry of the journal that an undo is meant for.
+    verification, or is one. `has_other`: there is something to compare the row with.
+    `undo_sequence` is the entry of the journal that an undo is meant for.
     """
 
     where: Where
@@ -50,6 +52,8 @@ class Situation:
     running: str | None = None
     undo_sequence: int | None = None
     has_verified: bool = False
+    tensor_count: int = 0
+    has_other: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +106,7 @@ _TABLES = (
     Where.HISTORY,
     Where.PRUNE,
     Where.OPERATION,
+    Where.DIFF,
 )
 _LISTS = (*_TABLES, Where.HELP, Where.QUESTION)
 _RUN = (Where.DASHBOARD, Where.HISTORY)
@@ -133,6 +138,17 @@ def _needs_payload(situation: Situation) -> str | None:
 
 def _needs_unverified(situation: Situation) -> str | None:
     return nothing_to_verify(situation.view)
+
+
+def _needs_tensors(situation: Situation) -> str | None:
+    return None if situation.tensor_count else "there is no tensor that can be read"
+
+
+def _needs_other(situation: Situation) -> str | None:
+    reason = _needs_payload(situation)
+    if reason is None and not situation.has_other:
+        return "there is none before it (m marks one to compare with)"
+    return reason
 
 
 def _needs_plan(command: str) -> Callable[[Situation], str | None]:
@@ -207,15 +223,34 @@ COMMANDS: tuple[Command, ...] = (
     Command(
         "next_pane", ("tab",), "next pane",
         "Next pane; on the dashboard: more chart, more table",
-        (Where.DASHBOARD, Where.CHECKPOINT), line="pane", rank=9,
+        (Where.DASHBOARD, Where.CHECKPOINT, Where.DIFF), line="pane", rank=7,
     ),
     Command(
         "previous_pane", ("shift+tab",), "previous pane", "The pane before",
-        (Where.DASHBOARD, Where.CHECKPOINT),
+        (Where.DASHBOARD, Where.CHECKPOINT, Where.DIFF),
     ),
     Command(
         "details", ("i",), "details", "Sources, reasons and every warning in full",
         (Where.DASHBOARD,), rank=7,
+    ),
+    Command(
+        "diff", ("d",), "diff",
+        "What changed since the generation before it, or from the marked one: a bar per tensor",
+        (Where.DASHBOARD, Where.CHECKPOINT), _needs_other, works=True, rank=9,
+    ),
+    Command(
+        "mark", ("m",), "mark", "Mark a generation to compare others with; again: let it go",
+        (Where.DASHBOARD,), _needs_payload, rank=20,
+    ),
+    Command(
+        "measure", ("t",), "statistics",
+        "Read all tensors: finite, min, max, mean, norm and zeros of each, as they come",
+        (Where.CHECKPOINT,), _needs_tensors, works=True, line="stats", rank=4,
+    ),
+    Command(
+        "order", ("o",), "order",
+        "Order the tensors by name, size, or what their statistics say; again: the next order",
+        (Where.CHECKPOINT,), _needs_tensors, rank=5,
     ),
     Command(
         "filter", ("slash",), "filter", "Show only the rows that hold a text",
@@ -283,7 +318,7 @@ COMMANDS: tuple[Command, ...] = (
         "back", ("escape",), "back", _ESCAPE,
         (
             Where.CHECKPOINT, Where.DETAILS, Where.HISTORY, Where.PRUNE, Where.OPERATION,
-            Where.HELP,
+            Where.DIFF, Where.HELP,
         ), rank=2,
     ),
     Command(

@@ -94,6 +94,30 @@ def unverified(view: RunView) -> tuple[tuple[Slot, Generation], ...]:
     )
 
 
+def one_before(view: RunView, row: RowOf | None) -> tuple[Slot, Generation] | None:
+    """Return the generation before one: in its slot, else the live one with the next lower step.
+
+    None where there is none.
+    """
+    slot, generation = row or (None, None)
+    if slot is None or generation is None:
+        return None
+    known = [each for each in slot.generations if each.state is not State.TRASH]
+    later = known[known.index(generation) + 1 :] if generation in known else []
+    if later:
+        return slot, later[0]
+    lower = [
+        (each, live)
+        for each in view.slots
+        if each is not slot and (live := each.live) is not None and _is_before(live, generation)
+    ]
+    return max(lower, key=lambda pair: pair[1].step or 0, default=None)
+
+
+def _is_before(one: Generation, other: Generation) -> bool:
+    return one.step is not None and other.step is not None and one.step < other.step
+
+
 def nothing_to_verify(view: RunView | None) -> str | None:
     """Say why there is nothing to verify all of, None when there is."""
     if view is None:

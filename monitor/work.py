@@ -36,16 +36,19 @@ BUTTONS = {
 class Work:
     """An operation and its words; `told` makes those of its result, `tone` says how good it is.
 
-    `is_changing`: it changes the run from its first step on. `cancelled` is what is said of it
-    then.
+    `is_changing`: it changes the run from its first step on. `doing` is what takes its time, empty
+    where the title says so; `cancelled` is what is said of it then. `about` is the object that a
+    screen follows while it works.
     """
 
     title: str
     operation: "Operation[Any]"
     told: Callable[[Any], str]
     is_changing: bool = False
+    doing: str = "verifying"
     tone: Callable[[Any], Tone] = lambda _: Tone.GOOD
     cancelled: str = "cancelled, nothing was changed"
+    about: object = None
 
 
 def question_of(plan: "Plan", journal: "Journal") -> str:
@@ -100,13 +103,13 @@ def work_of(plan: "Plan") -> Work:
 
 
 def ending(work: Work, ended: "Ended[Any]") -> tuple[str, Tone]:
-    """Say how an operation ended."""
+    """Say how an operation ended; empty where a screen shows it anyway."""
     if ended.error is not None:
         return f"✗ {sentence(ended.error)}", Tone.BAD
     if ended.is_cancelled:
         return f"{work.title}: {work.cancelled}", Tone.WARN
-    tone = work.tone(ended.result)
-    return f"{_SIGNS[tone]} {work.told(ended.result)}", tone
+    tone, told = work.tone(ended.result), work.told(ended.result)
+    return f"{_SIGNS[tone]} {told}" if told else "", tone
 
 
 def _generations(count: int) -> str:

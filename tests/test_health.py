@@ -398,7 +398,7 @@ def test_saves_left_are_counted_by_the_largest_of_the_newest_saves() -> None:
 
 ADVICE: list[tuple[Mapping[str, object], str | None, str | None]] = [
     ({"slots": (saved(400, verified=INTACT),)}, None, None),
-    ({"slots": (saved(400),)}, "never-verified", None),
+    ({"slots": (saved(400),)}, "never-verified", "V"),
     ({"slots": (saved(400, findings=(BROKEN,)),)}, "damaged", "enter"),
     ({"slots": (saved(400, complete=False),)}, "no-usable-checkpoint", "enter"),
     ({"slots": (saved(400),), "disk": Disk(50)}, "disk-full", None),

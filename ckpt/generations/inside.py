@@ -67,9 +67,11 @@ def open_inside(generation: Generation, depth: Depth) -> Read:
 
 
 def verify_inside(
-    generation: Generation, depth: Depth, *, care: Care = USUAL
+    generation: Generation, depth: Depth, *, care: Care = USUAL, is_recorded: bool = True
 ) -> Operation[Report]:
     """Verify such a generation: its format records no hashes, but it may have been sealed.
+
+    With `is_recorded` False nothing is written.
 
     Raises:
         NoCheckpoint: it is not there any more.
@@ -80,4 +82,4 @@ def verify_inside(
     def checking(recorded: Recorded) -> Operation[Report]:
         return verify_read(read, depth, care, recorded)
 
-    return (yield from with_recorded(checking, payload, depth))
+    return (yield from with_recorded(checking, payload, depth, is_recorded=is_recorded))

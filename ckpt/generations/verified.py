@@ -26,12 +26,14 @@ def verify_in_run(
     *,
     run_dir: Path | None = None,
     care: Care = USUAL,
+    is_recorded: bool = True,
 ) -> Operation[Report]:
     """Verify as `verify.verify` does, with the payload's seal, and record the verdict.
 
     `run_dir` None: the run is found above the path, by its progress files or its `.ckpt/`. Nothing
     is recorded where there is none, where it cannot be written to, or when the files changed
-    meanwhile or just before. Cancelled, it leaves what it had compared to the next one.
+    meanwhile or just before. Cancelled, it leaves what it had compared to the next one. With
+    `is_recorded` False nothing is written at all.
 
     Raises:
         NoCheckpoint: nothing there that any format claims.
@@ -46,9 +48,9 @@ def verify_in_run(
     # a writer that names its generations puts a new one at the path: the old one did not change
     is_named = before.glance is not None and before.glance.generation is not None
     payload = Payload(run_dir, before.id, None if is_named else path)
-    report = yield from with_recorded(checking, payload, depth)
+    report = yield from with_recorded(checking, payload, depth, is_recorded=is_recorded)
     after = look(path, with_stamp=True)
-    if run_dir is None or before.stamp is None or before.stamp != after.stamp:
+    if run_dir is None or before.stamp is None or before.stamp != after.stamp or not is_recorded:
         return report
     verified = _remembered(report, time.time())
     name = in_run(path, run_dir)
@@ -81,7 +83,11 @@ class Payload:
 
 
 def with_recorded(
-    checking: Callable[[Recorded], Operation[Report]], payload: Payload, depth: Depth
+    checking: Callable[[Recorded], Operation[Report]],
+    payload: Payload,
+    depth: Depth,
+    *,
+    is_recorded: bool = True,
 ) -> Operation[Report]:
     """Verify with what a run knows of a payload; what was compared outlives a cancellation."""
     run_dir, path = payload.run_dir, payload.path
@@ -89,7 +95,7 @@ def with_recorded(
         return (yield from checking(Recorded()))
     name = in_run(path, run_dir) if path is not None else None
     seal, findings = find_seal(run_dir, generation=payload.generation, path=name)
-    if depth is not Depth.BYTES:
+    if depth is not Depth.BYTES or not is_recorded:
         return (yield from checking(Recorded(seal, findings)))
     compared = Compared(run_dir)
     try:

@@ -35,7 +35,7 @@ class CommandScreen(Screen[None], inherit_bindings=False):
 
     where: ClassVar[Where]
     most_lines_said: ClassVar[int] = 2
-    cancels: ClassVar[bool] = False
+    cancels: bool = False
     """Whether esc cancels what is at work before it does anything else."""
     tells_work: ClassVar[bool] = True
     """Whether the foot tells how far it is."""
@@ -215,11 +215,18 @@ class CommandScreen(Screen[None], inherit_bindings=False):
 
     def paint_foot(self) -> None:
         """Paint the foot: what is said, and the keys, as many as the height allows."""
-        job, title = self.monitor.changes.job, self.monitor.changes.title
+        changes = self.monitor.changes
+        job, work = changes.job, changes.work
         if self._said is not None:
             said: tuple[Cell, ...] = (self._said,)
-        elif self.tells_work and job is not None and title is not None:
-            said = work_line(title, job.at, self.size.width - 2, can_cancel=self.cancels)
+        elif self.tells_work and job is not None and work is not None:
+            said = work_line(
+                changes.title or "",
+                job.at,
+                self.size.width - 2,
+                doing=work.doing,
+                can_cancel=self.cancels,
+            )
         else:
             said = self.line_to_say()
         keys = key_line(

@@ -23,7 +23,7 @@ from ckpt.present import (
 )
 from ckpt.view import RunView
 from monitor.commands import Situation, Where, bindings_of
-from monitor.planning import RowOf, find_row
+from monitor.planning import RowOf, find_row, one_before, unverified
 from monitor.screens.base import CommandScreen
 from monitor.widgets.loss_chart import LossChart, marks_of
 from monitor.widgets.painted import PaintedLines
@@ -90,6 +90,7 @@ class DashboardScreen(CommandScreen):
         self._header_count = 1
         self._painted_rows: tuple[object, ...] = ()
         self._table = Table()
+        self.marked: str | None = None
 
     def compose(self) -> ComposeResult:
         """Put the parts below each other."""
@@ -129,6 +130,7 @@ class DashboardScreen(CommandScreen):
             running=self.monitor.changes.title,
             undo_sequence=self.monitor.changes.undo_sequence,
             has_verified=self.monitor.changes.verification is not None,
+            has_other=self.other_key() is not None,
         )
 
     def do_open(self) -> None:
@@ -139,11 +141,37 @@ class DashboardScreen(CommandScreen):
 
     def do_verify(self) -> None:
         """Verify the generation under the cursor."""
-        self.monitor.changes.verify_row(self.table.selected_key)
+        row = self.selected_generation()
+        if row is not None and row[1] is not None:
+            self.monitor.changes.verify([(row[0], row[1])])
+
+    def do_mark(self) -> None:
+        """Mark the generation under the cursor to compare others with, or let it go."""
+        key = self.table.selected_key
+        self.marked = None if key == self.marked else key
+        if self.marked is None:
+            self.say("none is marked")
+        else:
+            self.say(f"{self.marked} is marked: d on another compares them, from the marked one")
+
+    def do_diff(self) -> None:
+        """Compare the generation under the cursor with the marked one, or the one before it."""
+        other, key = self.other_key(), self.table.selected_key
+        if other is not None and key is not None:
+            self.monitor.compare(other, key)
+
+    def other_key(self) -> str | None:
+        """Return the row that the one under the cursor is compared with, None: there is none."""
+        key = self.table.selected_key
+        marked = find_row(self.view, self.marked)
+        if marked is not None and marked[1] is not None and self.marked != key:
+            return self.marked
+        before = one_before(self.view, find_row(self.view, key))
+        return None if before is None else f"{before[0].name}@{before[1].id}"
 
     def do_verify_all(self) -> None:
         """Verify all that was not verified yet."""
-        self.monitor.changes.verify_all()
+        self.monitor.changes.verify(unverified(self.view))
 
     def do_details(self) -> None:
         """Show sources, reasons and warnings."""
@@ -205,7 +233,7 @@ class DashboardScreen(CommandScreen):
 
     def show_other_run(self, view: RunView) -> None:
         """Forget the run that was shown."""
-        self.is_paused, self._waiting = False, None
+        self.is_paused, self._waiting, self.marked = False, None, None
         self._painted_rows = ()
         self.show_run(view, 0.0)
 

@@ -7,13 +7,14 @@ BAR_WIDTHS = (24, 12, 8)
 SHORTEST_TITLE = 30
 
 
-def work_line(title: str, at: At, width: int, *, can_cancel: bool = True) -> tuple[Cell, ...]:
+def work_line(
+    title: str, at: At, width: int, *, doing: str = "verifying", can_cancel: bool = True
+) -> tuple[Cell, ...]:
     """Say what is at work and how far it is; the bar and the bytes go first where room is short.
 
     `roll back step_1000  verifying ▓▓▓▓▓▓░░░░░░  51 %  0.6 of 1.2 GB  esc cancels`
     """
-    doing = "" if title.startswith("verify") else "  verifying"
-    for parts in _ways(at, doing, "esc cancels" if can_cancel else ""):
+    for parts in _ways(at, f"  {doing}" if doing else "", "esc cancels" if can_cancel else ""):
         room = width - 1 - sum(len(part) for part in parts)
         if room >= min(len(title), SHORTEST_TITLE):
             break

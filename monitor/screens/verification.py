@@ -51,7 +51,7 @@ class VerificationScreen(CommandScreen):
         key = self.table.selected_key
         for checked in self.verification.checked:
             if key is not None and key.startswith(f"{checked.subject.key}\0"):
-                self.monitor.open_checkpoint(checked.subject.generation.path, checked.subject.key)
+                self.monitor.open_checkpoint(checked.subject.named.path, checked.subject.key)
                 return
 
     def do_show_work(self) -> None:
@@ -79,7 +79,7 @@ class VerificationScreen(CommandScreen):
         """The path of the checkpoint that the row under the cursor is about."""
         key = self.table.selected_key
         paths = (
-            str(each.subject.generation.path)
+            str(each.subject.named.path)
             for each in self.verification.checked
             if key is not None and key.startswith(f"{each.subject.key}\0")
         )

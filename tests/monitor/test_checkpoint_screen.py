@@ -8,6 +8,7 @@ from screens import compare, resize, running, text_of, until
 from textual.pilot import Pilot
 
 from ckpt.checkpoint import Checkpoint, FileEntry, Finding, Severity, Tensor
+from ckpt.named import Named
 from monitor.app import MonitorApp
 from monitor.options import Options
 from monitor.screens.checkpoint import CheckpointScreen, Contents, Pane, contents_of
@@ -55,7 +56,8 @@ DAMAGED = checkpoint(
 
 
 async def show(app: MonitorApp, pilot: Pilot[None], contents: Contents) -> CheckpointScreen:
-    screen = CheckpointScreen("runs/exp1/step_12000", ascii_only=app.options.is_ascii)
+    path = views.RUN / "step_12000"
+    screen = CheckpointScreen(Named(path, path), ascii_only=app.options.is_ascii)
     await app.push_screen(screen)
     screen.post_message(CheckpointScreen.Read(contents))
     await until(pilot, lambda: screen.contents is contents)

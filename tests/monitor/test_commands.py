@@ -16,7 +16,7 @@ from monitor.commands import (
     keys_markdown,
 )
 
-LATER_KEYS = set("sSdl")
+LATER_KEYS = set("sSl")
 
 
 NOT_REACHABLE = "the run's directory is not reachable"

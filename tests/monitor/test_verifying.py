@@ -16,7 +16,6 @@ from ckpt import control
 from ckpt.checkpoint import (
     Depth,
     Finding,
-    Generation,
     Report,
     Severity,
     Verdict,
@@ -230,14 +229,13 @@ class Slow(Verification):
     def _begin(self, subject: Subject) -> Operation[Report]:
         is_first = subject is self.subjects[0]
         report = Report(
-            subject.generation.path, "astrai", Depth.BYTES,
+            subject.named.path, "astrai", Depth.BYTES,
             Verdict.INTACT if is_first else Verdict.DAMAGED,
             () if is_first else (self.FOUND,), 1_234_567_890, 1.25,
         )  # fmt: skip
-        return self._reading(subject.generation, report)
+        return self._reading(subject.size_bytes, report)
 
-    def _reading(self, generation: Generation, report: Report) -> Operation[Report]:
-        size = generation.size_bytes or 0
+    def _reading(self, size: int, report: Report) -> Operation[Report]:
         if first_error(report.findings) is None:
             yield Progress(size, size, "model.safetensors")
             return report
@@ -259,8 +257,8 @@ async def slowly(
     """The app while it verifies the second of three."""
     view = views.healthy()
     async with running(view, size, options) as (app, pilot):
-        subjects = [subject_of(slot, slot.generations[0]) for slot in view.slots]
-        slow = Slow(view.run, subjects[:3])
+        subjects = [subject_of(view.run, slot, slot.generations[0]) for slot in view.slots]
+        slow = Slow(subjects[:3])
         app.changes.verification = slow
         app.changes.start(verify_work(slow))
         await until(pilot, lambda: slow.current is not None and slow.current.share > 0.2)
