@@ -23,6 +23,7 @@ LOCK_ABANDONED_S, CLAIM_ABANDONED_S = 3600.0, 86400.0
 """A lock, a claim of another machine is believed for that long after it was made."""
 
 _PAUSE_S = 0.01
+_NAMELESS_S = 5.0
 _LOCK, _HELD, _WRITERS = "lock", "lock.held", "writers"
 _MOST_BYTES = 1 << 16
 
@@ -71,7 +72,8 @@ def _take_by_name(lock: Path, what: str, stack: ExitStack) -> bool:
     """Hold the lock by a file that only one can make; one left by a dead process is taken over."""
     held = lock.with_name(_HELD)
     holder = _read(held)
-    if holder is not None and _is_dead(holder, LOCK_ABANDONED_S):
+    is_dead = _is_old(held) if holder is None else _is_dead(holder, LOCK_ABANDONED_S)
+    if is_dead:
         fs.unlink(held)
     try:
         with fs.NewFile(held) as file:
@@ -80,6 +82,12 @@ def _take_by_name(lock: Path, what: str, stack: ExitStack) -> bool:
         return False
     stack.callback(fs.unlink, held)
     return True
+
+
+def _is_old(held: Path) -> bool:
+    """Whether a lock that names nobody was not just made: its maker died before it wrote."""
+    found = fs.identity(held, follow=False)
+    return found is not None and time.time() - found.modified_at > _NAMELESS_S
 
 
 def _busy(run_dir: Path, path: Path) -> Busy:

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
@@ -123,6 +124,23 @@ def test_a_lock_left_behind_is_taken_over_only_from_the_dead(
             with pytest.raises(Busy), swap_lock(tmp_path, "prune", wait_s=0):
                 pass
             assert held.exists()
+
+
+@pytest.mark.parametrize(("age_s", "is_free"), [(0, False), (60, True)])
+def test_a_lock_that_names_nobody_is_believed_for_a_moment(
+    tmp_path: Path, age_s: float, is_free: bool
+) -> None:
+    held = tmp_path / ".ckpt" / "lock.held"
+    held.parent.mkdir()
+    held.write_bytes(b"")
+    os.utime(held, (time.time() - age_s, time.time() - age_s))
+    with fs.hooked(without_flock):
+        if is_free:
+            with swap_lock(tmp_path, "prune", wait_s=0):
+                pass
+        else:
+            with pytest.raises(Busy, match="another process"), swap_lock(tmp_path, "x", wait_s=0):
+                pass
 
 
 def test_a_link_in_place_of_the_lock_is_not_followed(tmp_path: Path) -> None:

@@ -115,9 +115,9 @@ def check(
         findings = [each for each in findings if each.code != "bad-pickle"]
     elif report.kind == "compressed" and not _SURE_NAME.fullmatch(entry.name):
         findings = []
-    elif report.kind is None and entry.listed is False:
-        findings = [_lessened(each) if each.code == "bad-pickle" else each for each in findings]
     is_covered = entry.sha256 is not None or bool(entry.chunks)
+    if is_covered or (report.kind is None and entry.listed is False):  # its hash tells of damage
+        findings = [_lessened(each) if each.code == "bad-pickle" else each for each in findings]
     if depth is Depth.BYTES and report.kind in ("zip", "torchscript") and not is_covered:
         findings += yield from check_zip_bytes(path, entry.name)
     return worst_first(findings)
