@@ -239,6 +239,8 @@ def _parsed(line: bytes) -> VerifiedEntry | None:
         )
     except (TornRead, DuplicateKey, KeyError, TypeError, ValueError, AttributeError):
         return None
+    except OverflowError:  # an infinite count, or a time of more than 308 digits
+        return None
 
 
 def _worst(value: Any) -> tuple[Finding | None, tuple[str, ...], int]:

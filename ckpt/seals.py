@@ -97,7 +97,8 @@ def find_seal(
             break
         try:
             seal = _parsed(fs.read_small(run_dir / DIRECTORY / SEALS / name, _MOST_BYTES))
-        except (OSError, TornRead, DuplicateKey, KeyError, TypeError, ValueError, AttributeError):
+        except (OSError, TornRead, DuplicateKey, LookupError, TypeError, ValueError,
+                ArithmeticError, AttributeError):  # fmt: skip
             text = (
                 f"{DIRECTORY}/{SEALS}/{name}: cannot be read, so that nothing is compared with it"
             )

@@ -299,3 +299,28 @@ def test_a100_what_an_index_names_is_never_deleted(tmp_path: Path, sample: Any) 
         )
     after = snapshot(tmp_path)
     assert {name: after.get(name) for name in before} == before
+
+
+CONTROL = {
+    "verified": b'{"path": "step_5", "generation": "a", "key": "b", "verdict": "intact", '
+    b'"depth": "bytes", "at": %s}\n' % (b"9" * 400),
+    "pins": b"\xff\xfe\n\0\n../../x\n",
+    "reflog": b"\xff" * 300,
+    "samples.jsonl": b'\xff\n{"step": 1e999, "time": 1e999, "loss": 1}\n' + b"[" * 9000,
+    "lock": b"\xff" * 100,
+}
+
+
+@pytest.mark.parametrize(("control", "content"), CONTROL.items(), ids=CONTROL)
+def test_whatever_stands_in_the_control_directory_is_survived(
+    tmp_path: Path, control: str, content: bytes
+) -> None:
+    run = tmp_path / "run"
+    for value in range(2):
+        save(run / "step_5", 5, float(value))
+    (run / "training_state.json").write_text(json.dumps({"step": 5}))
+    (run / ".ckpt" / control).write_bytes(content)
+    for verb in ("status", "list", "log", "verify", "recover", "rollback"):
+        told = ask(verb, run, *(["--yes"] if verb == "rollback" else []))
+        assert told.told.get("code") != "internal-error"
+    assert ask("verify", run / "step_5").verdict == "intact"
