@@ -3,16 +3,20 @@
 import json
 import math
 import struct
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from ckpt import fs
 from ckpt.checkpoint import Checkpoint, Severity, Tensor
 from ckpt.operation import Event, Found, Progress, drive
+from ckpt.tensorfile import DTYPE_BITS
 from ckpt.tensors import Difference, Form, Reshaped, TensorStats, diff, stats, stats_findings
 from ckpt.verify import inspect_settled
 
@@ -577,3 +581,49 @@ def test_a_difference_says_when_a_side_fails_or_changes_meanwhile(tmp_path: Path
     gone = drive(diff(a, b))
     assert {each.code for each in gone.findings} == {"changed-while-reading"}
     assert len(gone.uncompared) == len(a.tensors)
+
+
+# ---- whatever stands there ------------------------------------------------------------------
+
+
+@st.composite
+def files(draw: st.DrawFn) -> bytes:
+    """A small file of tensors of any kind, with a few bytes changed or cut off."""
+    header, data = {}, b""
+    for at in range(draw(st.integers(0, 4))):
+        dtype = draw(st.sampled_from(sorted(DTYPE_BITS)))
+        count = draw(st.sampled_from([0, 4, 8]))
+        content = draw(st.binary(min_size=64, max_size=64))[: count * DTYPE_BITS[dtype] // 8]
+        place = [len(data), len(data) + len(content)]
+        header[f"t{at}"] = {"dtype": dtype, "shape": [count], "data_offsets": place}
+        data += content
+    text = json.dumps(header).encode()
+    whole = bytearray(struct.pack("<Q", len(text)) + text + data)
+    for at, byte in draw(
+        st.lists(st.tuples(st.integers(0, 400), st.integers(0, 255)), max_size=2)
+    ):
+        whole[at % len(whole)] = byte
+    return bytes(whole[: len(whole) - draw(st.sampled_from([0, 0, 0, 1, 9]))])
+
+
+@settings(max_examples=80, deadline=None)
+@given(files(), files())
+def test_no_bytes_make_statistics_or_a_difference_fail(one: bytes, other: bytes) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        path, second = Path(directory, "w.safetensors"), Path(directory, "v.safetensors")
+        path.write_bytes(one)
+        second.write_bytes(other)
+        checkpoint = inspect_settled(path)
+        found = drive(stats(checkpoint))
+        assert set(found) == set(checkpoint.tensors)
+        for told in found.values():
+            assert (told.finite is None) == (told.problem is not None)
+        itself = drive(diff(checkpoint, checkpoint))
+        assert itself.is_same
+        assert {*itself.same, *itself.uncompared} >= {each.name for each in checkpoint.tensors}
+        after = inspect_settled(second)
+        changed = drive(diff(checkpoint, after))
+        names = [*changed.same, *changed.uncompared, *changed.added, *changed.removed]
+        names += [each.name for each in (*changed.changed, *changed.reshaped)]
+        known = {each.name for each in (*checkpoint.tensors, *after.tensors)}
+        assert known <= set(names)
