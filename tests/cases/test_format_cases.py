@@ -18,8 +18,10 @@ from samples import SAMPLES, astrai, floats, golden, huggingface, lora_set, plai
 from trees import put_checkpoint, snapshot
 
 from ckpt import fs
+from ckpt.errors import CheckpointError, PublishError
 from ckpt.formats import inspect
-from ckpt.generations import scan
+from ckpt.generations import Staging, publish, scan
+from ckpt.operation import drive
 from ckpt.tensorwriter import write_tensors
 
 KT, BUNDLE = "kt_full_experts.index.json", "kt_adapter_manifest.json"
@@ -593,3 +595,43 @@ def test_a039_a_listed_name_that_no_file_can_have_is_a_missing_file(
     change_manifest(run, lambda manifest: manifest["files"].update({name: listed}))
     told = ask("verify", run)
     assert (told.exit_code, [code for code, _ in told.errors]) == (1, ["missing-file"])
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(("content", "code", "words"), WEIGHTS.values(), ids=WEIGHTS)
+def test_what_is_wrong_with_weights_is_the_packages_own_error_when_they_are_loaded(
+    tmp_path: Path, content: bytes, code: str, words: str
+) -> None:
+    torch_side = pytest.importorskip("ckpt.torch")
+    (tmp_path / "w.safetensors").write_bytes(content)
+    with pytest.raises(CheckpointError) as refused:
+        torch_side.load_safetensors(tmp_path / "w.safetensors")
+    assert "w.safetensors" in refused.value.message
+    assert words in refused.value.message
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("dtype", ["F8_E4M3", "F8_E5M2", "F8_E8M0", "BF16", "F6_E2M3", "F6_E3M2"])
+def test_a013_a_type_that_cannot_be_loaded_is_named(tmp_path: Path, dtype: str) -> None:
+    torch_side = pytest.importorskip("ckpt.torch")
+    size = {"BF16": 8, "F6_E2M3": 3, "F6_E3M2": 3}.get(dtype, 4)
+    path = tmp_path / "w.safetensors"
+    path.write_bytes(raw({"a": entry([4], 0, size, dtype)}, bytes(size)))
+    if dtype.startswith("F6"):
+        with pytest.raises(CheckpointError, match=rf"'a'.*{dtype}"):
+            torch_side.load_safetensors(path)
+    else:
+        assert torch_side.load_safetensors(path)["a"].shape == (4,)
+
+
+def test_a004_a_header_that_no_reader_accepts_is_refused_before_anything_is_published(
+    tmp_path: Path,
+) -> None:
+    def write(staging: Staging) -> None:
+        large = {"note": "x" * 100_000_001}
+        write_tensors(staging.path / "model.safetensors", [floats("w", 1)], large)
+
+    with pytest.raises(PublishError, match="larger than readers accept") as refused:
+        drive(publish(tmp_path / "step_5", write, run_dir=tmp_path))
+    assert refused.value.hint == "save fewer tensors a file"
+    assert [path.name for path in tmp_path.iterdir() if "step" in path.name] == []
