@@ -59,7 +59,7 @@ def list_files(directory: Path, *, only: Callable[[str], bool] | None = None) ->
         message = f"{directory}: permission denied"
         raise UnreadableCheckpoint(message, path=str(directory)) from error
     except OSError as error:
-        message = f"{directory}: {(error.strerror or str(error)).lower()}"
+        message = f"{directory}: {sentence_of(error)}"
         raise NoCheckpoint(message, path=str(directory)) from error
     prefix = f"{directory}/"  # joining paths would cost more than the calls to the disk
     sizes: dict[str, int] = {}
@@ -136,6 +136,11 @@ def read_object(listing: Listing, name: str, *, code: str, most_bytes: int) -> J
         text = f"{name}: expected an object, found {value!r:.40}"
         return JsonObject(findings=(_error(code, text, name),))
     return JsonObject(value, has_bom=jsontext.has_bom(data))
+
+
+def sentence_of(error: OSError) -> str:
+    """Say why something cannot be read, in lower case and without its path."""
+    return (error.strerror or str(error)).lower()
 
 
 def cannot_look(error: OSError, name: str) -> Finding:

@@ -24,7 +24,7 @@ from ckpt.checkpoint import (
 )
 from ckpt.errors import NoCheckpoint, TornRead
 from ckpt.formats.base import Inside, glance_of
-from ckpt.formats.directory import slot_name
+from ckpt.formats.directory import sentence_of, slot_name
 from ckpt.tensorfile import read_header
 
 if TYPE_CHECKING:  # each of the three kinds of file imports its reader when one is met
@@ -100,7 +100,7 @@ class Ferrotensor:
             return _read_kind(seen, depth)
         except OSError as error:
             code = "permission-denied" if isinstance(error, PermissionError) else "unreadable"
-            message = f"{path.name}: {error.strerror or error}"
+            message = f"{path.name}: {sentence_of(error)}"
             finding = Finding(code, _ERROR, message, path.name)
             return Checkpoint(path, self.name, self.label, complete=None, findings=(finding,))
 

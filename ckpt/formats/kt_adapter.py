@@ -14,7 +14,7 @@ from ckpt import fs, jsontext
 from ckpt.checkpoint import Checkpoint, Depth, FileEntry, Finding, Glance, Severity, Tensor
 from ckpt.errors import DuplicateKey, NoCheckpoint, TornRead, UnreadableCheckpoint
 from ckpt.formats.base import glance_of
-from ckpt.formats.directory import Listing, is_pickle, list_files, step_in_name
+from ckpt.formats.directory import Listing, is_pickle, list_files, sentence_of, step_in_name
 from ckpt.manifest import is_safe_name
 from ckpt.tensorfile import Header, read_header
 
@@ -140,7 +140,7 @@ def _read_manifest(listing: Listing) -> tuple[dict[str, Any], list[Finding]]:
         raise TornRead(torn.message, path=torn.path, finding_code="bad-manifest") from None
     except OSError as error:
         code = "permission-denied" if isinstance(error, PermissionError) else "bad-manifest"
-        return {}, [Finding(code, _ERROR, f"{MANIFEST_NAME}: {error.strerror}", MANIFEST_NAME)]
+        return {}, [Finding(code, _ERROR, f"{MANIFEST_NAME}: {sentence_of(error)}", MANIFEST_NAME)]
     if not isinstance(value, dict):
         return {}, [_bad(f"is a {type(value).__name__}, expected an object")]
     return value, [*_manifest_findings(value), *notes]

@@ -10,7 +10,7 @@ from ckpt import fs
 from ckpt.checkpoint import FileEntry, Finding, Leftover, Severity, State
 from ckpt.errors import DuplicateKey, TornRead
 from ckpt.formats.base import InnerGeneration
-from ckpt.formats.directory import Listing, list_files
+from ckpt.formats.directory import Listing, list_files, sentence_of
 from ckpt.formats.kt_index import (
     INDEX_NAME,
     Index,
@@ -73,7 +73,7 @@ def read_index(listing: Listing) -> Index:
         raise TornRead(torn.message, path=torn.path, finding_code="bad-index") from None
     except OSError as error:
         code = "permission-denied" if isinstance(error, PermissionError) else "bad-index"
-        finding = Finding(code, Severity.ERROR, f"{INDEX_NAME}: {error.strerror}", INDEX_NAME)
+        finding = Finding(code, Severity.ERROR, f"{INDEX_NAME}: {sentence_of(error)}", INDEX_NAME)
         return Index(findings=(finding,))
 
 

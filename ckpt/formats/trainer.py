@@ -13,6 +13,7 @@ from typing import Any
 from ckpt import fs, jsontext
 from ckpt.checkpoint import Finding, Severity
 from ckpt.errors import DuplicateKey, TornRead
+from ckpt.formats.directory import sentence_of
 
 STATE_NAME = "trainer_state.json"
 OPTIMIZER_INDEX = "kt_optimizer.index.json"
@@ -128,4 +129,4 @@ def _code_of(error: Exception) -> str:
 
 
 def _message_of(error: Exception) -> str:
-    return f"{STATE_NAME}: {error.strerror}" if isinstance(error, OSError) else str(error)
+    return f"{STATE_NAME}: {sentence_of(error)}" if isinstance(error, OSError) else str(error)
