@@ -4,6 +4,7 @@ Start-up is measured beside a bare Textual app in interleaved pairs.
 """
 
 import json
+import os
 import statistics
 import sys
 import tempfile
@@ -15,6 +16,11 @@ from pathlib import Path
 
 from bench_cli import make_run
 from frame import Row
+from saving import meta, save
+
+from ckpt.formats.astrai_write import write_checkpoint
+from ckpt.generations import Staging, publish
+from ckpt.operation import drive
 
 sys.path.append(str(Path(__file__).parents[1] / "monitor"))
 
@@ -46,6 +52,7 @@ STATE = {
     "task": "sft", "model_path": "", "dataset_path": "", "seed": 0,
 }  # fmt: skip
 POINTS = 5000
+VERIFIED_BYTES = 1 << 30
 
 
 def run(quick: bool) -> list[Row]:
@@ -62,6 +69,7 @@ def run(quick: bool) -> list[Row]:
             *two_updates_a_second(fresh(root / "busy"), 6 if quick else 30),
             *to_the_wire(fresh(root / "wire"), 20 if quick else 100),
             rewritten_in_place(fresh(root / "rewritten"), 4 if quick else 30),
+            *while_verifying(saved(root / "saved"), 3 if quick else 12),
         ]
 
 
@@ -236,6 +244,79 @@ def rewritten_in_place(run_dir: Path, seconds: float) -> Row:
         writer.join()
         wrong += pty.process.poll() is not None
         return Row("wrong screens while rewritten in place", wrong, None, 0, "", f"{looks} frames")
+
+
+# ---- while it verifies --------------------------------------------------------------------------
+
+
+def saved(run_dir: Path) -> Path:
+    """A run whose newest checkpoint has 1 GiB in one file, with chunk hashes, and a small one."""
+    fresh(run_dir)
+    save(run_dir / "step_1", 1)
+    data = memoryview(os.urandom(1 << 24) * (VERIFIED_BYTES >> 24))
+
+    def fill(staging: Staging) -> None:
+        tensors = [("w", "U8", (len(data),), data)]
+        write_checkpoint(staging.path, meta(2), {}, tensors, origin=staging.origin)
+
+    drive(publish(run_dir / "step_2", fill, run_dir=run_dir))
+    return run_dir
+
+
+def while_verifying(run_dir: Path, rounds: int) -> list[Row]:
+    """How soon the cursor moves while all cores hash, and what is sent when no key is pressed."""
+    with Pty([*MONITOR, "--read-only", str(run_dir)], size=SIZE) as pty:
+        pty.until(lambda text: "step_2" in text and "never read" in text)
+        time.sleep(3)
+        found: list[float] = []
+        sent: list[float] = []
+        is_down = False
+        for number in range(rounds):
+            began = verify_once(pty)
+            while is_verifying(pty, began) and number % 3:
+                time.sleep(0.05)
+                at = time.monotonic()
+                pty.press("k" if is_down else "j")
+                is_down = not is_down
+                answer = when_moved(pty, at, 3.0)
+                found.append(3.0 if answer is None else answer - at)
+            while is_verifying(pty, began):
+                time.sleep(0.01)
+            if not number % 3:
+                took = time.monotonic() - began
+                sent.append(pty.bytes_since(began) / max(took, 1.0))
+            if is_down:
+                pty.press("k")
+                is_down = False
+                time.sleep(0.2)
+        leave(pty)
+        p95 = statistics.quantiles(found, n=20)[-1]
+        note = f"{len(found)} keys, the slowest {max(found):.3f} s"
+        return [
+            Row("a key while 1 GiB is verified, p95", p95, None, 0.1, "s", note),
+            Row("sent while 1 GiB is verified", statistics.median(sent), None, 3000, "bytes/s"),
+        ]
+
+
+def verify_once(pty: Pty) -> float:
+    began = time.monotonic()
+    pty.press("v")
+    pty.when(b"%", after=began)
+    return began
+
+
+def is_verifying(pty: Pty, began: float) -> bool:
+    return not any(b"intact" in chunk.data for chunk in list(pty.chunks) if chunk.at > began)
+
+
+def when_moved(pty: Pty, at: float, limit_s: float) -> float | None:
+    """When the cursor's sign came: it is sent only where it moves to."""
+    while time.monotonic() < at + limit_s:
+        for chunk in pty.chunks[-8:]:
+            if chunk.at > at and "▸".encode() in chunk.data:
+                return chunk.at
+        time.sleep(0.001)
+    return None
 
 
 def feed(stream: "pyte.ByteStream", pty: Pty, start: int, end: int) -> None:
