@@ -132,7 +132,8 @@ def _broken(view: RunView) -> Iterator[Advice]:
     if broken and view.health.state is not HealthState.SAVING:
         slot, wrong = max(broken, key=lambda pair: pair[0].step or 0)
         what = wrong.message.partition(";")[0]  # where else it lies says the finding
-        key = "R" if any(map(is_usable, slot.candidates)) else "enter"
+        is_free = wrong.code != "name-taken"
+        key = "R" if is_free and any(map(is_usable, slot.candidates)) else "enter"
         yield Advice(wrong.code, f"{what}{_instead(view)}", key)
 
 

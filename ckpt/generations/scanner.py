@@ -194,6 +194,7 @@ class _Walk:
         """
         found: dict[str, Draft] = {}
         hidden: list[tuple[names.Hidden, str]] = []
+        standing: set[str] = set()
         for entry in self._list(directory):
             name, path = entry.name, f"{directory}/{entry.name}"
             if only is not None and not names.belongs_to(name, only):
@@ -202,7 +203,9 @@ class _Walk:
                 sibling = names.hidden(name)
                 if sibling and not entry.is_symlink:
                     hidden.append((sibling, path))
-            elif entry.is_symlink:
+                continue
+            standing.add(name)
+            if entry.is_symlink:
                 self._link(found, prefix, path, name)
             elif (slot := names.unfinished_of(name)) is not None:
                 reason = "a temporary name: a save was cut off, or is being written"
@@ -220,7 +223,9 @@ class _Walk:
             payload = self._look(path)
             if not payload.is_gone:
                 slot = only if only is not None else _owner(sibling.slot, prefix, found)
-                _draft(found, prefix, directory, slot).hidden.append((sibling, payload))
+                draft = _draft(found, prefix, directory, slot)
+                draft.hidden.append((sibling, payload))
+                draft.is_taken = draft.live is None and slot in standing
         return {name: draft for name, draft in found.items() if _is_of_a_checkpoint(draft)}
 
     def _directory(self, found: dict[str, Draft], prefix: str, path: str, levels: int) -> None:

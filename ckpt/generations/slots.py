@@ -34,11 +34,15 @@ _STATES = {
 
 @dataclass(slots=True)
 class Draft:
-    """Everything found for one name, before it is judged; `name` is relative to the run."""
+    """Everything found for one name, before it is judged; `name` is relative to the run.
+
+    `is_taken`: something stands at the name, and it is no checkpoint.
+    """
 
     name: str
     path: str
     live: Payload | None = None
+    is_taken: bool = False
     hidden: list[tuple[Hidden, Payload]] = field(default_factory=list)
     leftovers: list[Leftover] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
@@ -46,7 +50,8 @@ class Draft:
     @property
     def parts(self) -> tuple[object, ...]:
         """What the slot is made of: a slot of equal parts is the same slot."""
-        return self.live, tuple(self.hidden), tuple(self.leftovers), tuple(self.findings)
+        beside = tuple(self.hidden), tuple(self.leftovers), tuple(self.findings)
+        return self.live, self.is_taken, *beside
 
 
 def to_slot(draft: Draft, recorded: Recorded, told: Told = UNTOLD) -> Slot:
@@ -73,7 +78,7 @@ def to_slot(draft: Draft, recorded: Recorded, told: Told = UNTOLD) -> Slot:
     generations.sort(key=lambda each: _rank(each, told))
     state = State.LIVE if is_live else State.BROKEN
     if live is None and not findings:
-        state, missing = _missing(draft.name, generations, told)
+        state, missing = _missing(draft, generations, told)
         findings += missing
     return Slot(
         draft.name,
@@ -172,7 +177,7 @@ def _why(payload: Payload) -> str:
 
 
 def _missing(
-    name: str, generations: Sequence[Generation], told: Told
+    draft: Draft, generations: Sequence[Generation], told: Told
 ) -> tuple[State, list[Finding]]:
     """Say what it means that nothing stands at a name which something was saved for."""
     if told.is_withdrawn:
@@ -184,12 +189,16 @@ def _missing(
             State.RETIRED: "the one before it lies in",
         }
         where = ", ".join(f"{words[each.state]} {each.path.name}" for each in kept)
-        message = f"interrupted publish: {name} is missing; {where}"
+        if draft.is_taken:
+            message = f"{draft.name}: what stands there is no checkpoint; {where}"
+            hint = "nothing is lost: move it away, and ckpt recover gives one of them the name"
+            return State.BROKEN, [Finding("name-taken", Severity.ERROR, message, hint=hint)]
+        message = f"interrupted publish: {draft.name} is missing; {where}"
         hint = "nothing is lost: ckpt recover gives one of them the name"
         return State.BROKEN, [Finding("interrupted-publish", Severity.ERROR, message, hint=hint)]
     if any(each.state is State.WITHDRAWN for each in generations):
         return State.WITHDRAWN, []
-    message = f"{name}: being saved for the first time, or that save was cut off"
+    message = f"{draft.name}: being saved for the first time, or that save was cut off"
     return State.BROKEN, [Finding("unfinished-save", Severity.NOTE, message)]
 
 

@@ -214,6 +214,31 @@ def test_a_save_that_is_going_on_is_no_damage(tmp_path: Path) -> None:
     assert ask("verify", tmp_path).verdict == "intact"
 
 
+@pytest.mark.parametrize("kind", ["file", "directory", "link"])
+def test_a048_what_another_put_at_the_name_is_said_and_never_touched(
+    tmp_path: Path, kind: str
+) -> None:
+    run, mine = tmp_path / "run", tmp_path / "mine"
+    for value in range(2):
+        save(run / "step_5", 5, float(value))
+    shutil.rmtree(run / "step_5")
+    mine.mkdir()
+    (mine / "thesis.tex").write_text("mine")
+    if kind == "file":
+        (run / "step_5").write_text("mine")
+    elif kind == "directory":
+        shutil.copytree(mine, run / "step_5")
+    else:
+        (run / "step_5").symlink_to(mine)
+    before = lying(run)
+    told = ask("status", run).told["advice"]["message"]
+    assert told.startswith("step_5: what stands there is no checkpoint; step_5@")
+    assert told.endswith(" is usable")
+    assert ask("rollback", run, "--yes").exit_code == 1
+    assert ask("recover", run).exit_code == 0
+    assert lying(run) == before
+
+
 SAVER = """
 import sys, time
 from pathlib import Path
