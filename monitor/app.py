@@ -31,6 +31,10 @@ if TYPE_CHECKING:
     from ckpt.named import Named
 
 
+LEAST_SAID_S = 1.0
+"""How an operation ended is not wiped off by a key that was pressed at that moment."""
+
+
 class RunUpdated(Message):
     """The whole state of the run: a newer one replaces it, so a slow link drops stale ones."""
 
@@ -256,7 +260,7 @@ class MonitorApp(App[None]):
             self.home.show_work()  # its row says no more how far it is
             self.on_work_told()
         if event.said:
-            self.say(event.said, event.tone)
+            self.say(event.said, event.tone, least_s=LEAST_SAID_S)
 
     def on_guard_ended(self, event: GuardEnded) -> None:
         """Say that the run is not guarded any more, which nobody wished."""
@@ -274,10 +278,10 @@ class MonitorApp(App[None]):
         if self.changes.may_leave():
             self.exit()
 
-    def say(self, text: str, tone: Tone = Tone.ACCENT) -> None:
-        """Say something at the foot of the screen."""
+    def say(self, text: str, tone: Tone = Tone.ACCENT, *, least_s: float = 0.0) -> None:
+        """Say something at the foot of the screen, for `least_s` whatever key is pressed."""
         if self.screen_stack:
-            (self.front or self.home).say(text, tone)
+            (self.front or self.home).say(text, tone, least_s=least_s)
 
     # ---- other screens --------------------------------------------------------------------------
 

@@ -48,7 +48,7 @@ class CommandScreen(Screen[None], inherit_bindings=False):
         self.table = RowTable(ascii_only=ascii_only, id="table")
         self.foot = PaintedLines(ascii_only=ascii_only, id="foot")
         self._said: Cell | None = None
-        self._said_at = 0.0
+        self._said_at = self._said_until = 0.0
         self._filter_input: FilterInput | None = None
 
     def compose(self) -> ComposeResult:
@@ -90,7 +90,8 @@ class CommandScreen(Screen[None], inherit_bindings=False):
         if reason is not None:
             self.say(f"{command.label}: {reason}")
             return
-        self._said = None
+        if time.monotonic() >= self._said_until:
+            self._said = None
         act: Callable[[], None] = getattr(self, f"do_{name}")
         act()
         if self.is_current:
@@ -194,10 +195,11 @@ class CommandScreen(Screen[None], inherit_bindings=False):
 
     # ---- the foot -------------------------------------------------------------------------------
 
-    def say(self, text: str, tone: Tone = Tone.ACCENT) -> None:
-        """Say one line at the foot, until the next command."""
+    def say(self, text: str, tone: Tone = Tone.ACCENT, *, least_s: float = 0.0) -> None:
+        """Say one line at the foot, until the next command, but for `least_s` at least."""
         self._said = Cell(" " + visible(text), tone)
         self._said_at = time.monotonic()
+        self._said_until = self._said_at + least_s
         self.share_window()
 
     def show_run(self, view: RunView, now: float) -> None:

@@ -25,7 +25,7 @@ from ckpt.operation import drive
 sys.path.append(str(Path(__file__).parents[1] / "monitor"))
 
 import pyte
-from ptyharness import MONITOR, Pty, displayable
+from ptyharness import LIMIT_S, MONITOR, Pty, displayable
 
 SIZE = (120, 40)
 BARE = (
@@ -306,7 +306,10 @@ def verify_once(pty: Pty) -> float:
 
 
 def is_verifying(pty: Pty, began: float) -> bool:
-    return not any(b"intact" in chunk.data for chunk in list(pty.chunks) if chunk.at > began)
+    came = b"".join(chunk.data for chunk in list(pty.chunks) if chunk.at > began)
+    if time.monotonic() > began + LIMIT_S:
+        raise AssertionError(f"the verification did not end; the screen:\n{pty.text()}")
+    return b"intact" not in came
 
 
 def when_moved(pty: Pty, at: float, limit_s: float) -> float | None:
