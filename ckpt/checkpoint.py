@@ -80,6 +80,39 @@ class Tensor(NamedTuple):
     end: int
 
 
+@dataclass(frozen=True, slots=True)
+class TensorStats:
+    """What the values of one tensor are like; complex numbers count by their magnitude.
+
+    `count` is how many values there are; `minimum`, `maximum`, `mean` and `norm` (L2) are of the
+    finite ones, None when there is none. Those of integers are exact but for mean and norm, and
+    those of BOOL are 0 and 1. Every number is None when nothing was computed: `problem` says why.
+    """
+
+    count: int | None = None
+    nan_count: int | None = None
+    inf_count: int | None = None
+    zero_count: int | None = None
+    minimum: float | None = None
+    maximum: float | None = None
+    mean: float | None = None
+    norm: float | None = None
+    problem: Finding | None = None
+
+    @property
+    def nonfinite_count(self) -> int | None:
+        """How many values are NaN or infinite."""
+        if self.nan_count is None or self.inf_count is None:
+            return None
+        return self.nan_count + self.inf_count
+
+    @property
+    def finite(self) -> bool | None:
+        """Whether every value is finite; None when nothing was computed."""
+        count = self.nonfinite_count
+        return None if count is None else count == 0
+
+
 class FileEntry(NamedTuple):
     """One file of a checkpoint; a tuple, as lists of a thousand checkpoints hold many.
 

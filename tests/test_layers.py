@@ -22,6 +22,7 @@ OS_DISK_CALLS = {
     "sync", "truncate", "unlink", "utime", "walk",
 }  # fmt: skip
 TENSORS = {str(path.relative_to(ROOT)) for path in ROOT.glob("ckpt/tensors/*.py")}
+NUMBERS = {str(path.relative_to(ROOT)) for path in ROOT.glob("ckpt/numbers/*.py")}
 TORCH = {str(path.relative_to(ROOT)) for path in ROOT.glob("ckpt/torch/*.py")}
 OWN_METHODS = {("fs", "stat"), ("webbrowser", "open")}
 
@@ -78,7 +79,7 @@ def test_only_fs_touches_the_disk(source: Path) -> None:
         ("safetensors", TORCH),
         ("watchdog", {"ckpt/watch.py"}),
         ("subprocess", {"ckpt/machine.py", "ckpt/launch.py", "ckpt/shim.py", "monitor/demo.py"}),
-        ("numpy", {"ckpt/ferrotensor/adapter.py", "monitor/demo.py", *TENSORS, *TORCH}),
+        ("numpy", {"ckpt/ferrotensor/adapter.py", "monitor/demo.py", *NUMBERS, *TENSORS, *TORCH}),
         ("pickle", set()),
         ("mmap", {"ckpt/fs/direct.py"}),  # memory that is aligned; no file is ever mapped
     ],

@@ -5,7 +5,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ckpt.checkpoint import Severity, Tensor
+from ckpt.checkpoint import Severity, Tensor, TensorStats
 from ckpt.present.rows import shape_words, tensor_texts
 from ckpt.present.words import (
     Cell,
@@ -23,7 +23,6 @@ from ckpt.tensors.values import (
     Difference,
     Form,
     Reshaped,
-    TensorStats,
     Update,
     nonfinite_words,
 )

@@ -6,10 +6,10 @@ As in `shapes`: keys are only ever added, and what comes out holds only what str
 from collections.abc import Mapping
 from typing import Any
 
-from ckpt.checkpoint import Checkpoint, Tensor
+from ckpt.checkpoint import Checkpoint, Tensor, TensorStats
 from ckpt.present.shapes import findings_json, show_json
 from ckpt.present.words import jsonable
-from ckpt.tensors.values import Difference, Reshaped, TensorStats, Update
+from ckpt.tensors.values import Difference, Reshaped, Update
 
 Json = dict[str, Any]
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from ckpt import fs
 from ckpt.checkpoint import Finding, Tensor
-from ckpt.tensors.decoding import Raw, Scratch, block_bytes, decode, is_decoded
+from ckpt.numbers.decoding import Raw, Scratch, block_bytes, decode, is_decoded
 from ckpt.tensors.deltas import Delta, are_same
 from ckpt.tensors.pairing import Pair
 from ckpt.tensors.payload import JOB_BYTES, changed, cut, flaw, has_changed, unreadable

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from ckpt.tensors.decoding import Numbers, Raw, Scratch
-from ckpt.tensors.sums import Scaled, add_squares, as_float64, magnitude
+from ckpt.numbers.decoding import Numbers, Raw, Scratch
+from ckpt.numbers.sums import Scaled, add_squares, as_float64, magnitude
 
 Wide = NDArray[np.float64]
 

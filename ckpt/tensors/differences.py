@@ -126,7 +126,7 @@ def _side(checkpoint: Checkpoint, payload: Payload, findings: list[Finding]) -> 
 
 
 def _can_be_compared(each: Pair) -> bool:
-    from ckpt.tensors.decoding import is_decoded
+    from ckpt.numbers.decoding import is_decoded
 
     if each.a.shape != each.b.shape:
         return False
@@ -197,7 +197,7 @@ def _compare_files(
 
 
 def _update(each: Pair, delta: "Delta", *, is_moment: bool) -> Update:
-    from ckpt.tensors.decoding import is_decoded
+    from ckpt.numbers.decoding import is_decoded
 
     is_known = is_decoded(each.a.dtype)
     return Update(

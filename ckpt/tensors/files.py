@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from ckpt import fs
 from ckpt.checkpoint import Checkpoint, Finding
-from ckpt.tensors.decoding import Scratch
+from ckpt.numbers.decoding import Scratch
 from ckpt.tensors.deltas import are_same
 from ckpt.tensors.payload import JOB_BYTES, Payload, changed, has_changed, unreadable
 from ckpt.tensors.working import Workers

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ckpt import fs
-from ckpt.checkpoint import Checkpoint, Finding, Tensor
+from ckpt.checkpoint import Checkpoint, Finding, Tensor, TensorStats
 from ckpt.operation import Found, Operation, Progress
 from ckpt.tensors.payload import (
     Payload,
@@ -21,11 +21,11 @@ from ckpt.tensors.payload import (
     not_decoded,
     unreadable,
 )
-from ckpt.tensors.values import TensorStats, stats_finding
+from ckpt.tensors.values import stats_finding
 
 if TYPE_CHECKING:
-    from ckpt.tensors.decoding import Scratch
-    from ckpt.tensors.sums import Sums
+    from ckpt.numbers.decoding import Scratch
+    from ckpt.numbers.sums import Sums
     from ckpt.tensors.working import Workers
 
 
@@ -96,8 +96,8 @@ def _of_file(
 def _measure_all(
     file: fs.File, tensors: Sequence[Tensor], workers: "Workers", reading: _Reading
 ) -> Operation[None]:
-    from ckpt.tensors.decoding import is_decoded
-    from ckpt.tensors.sums import Sums
+    from ckpt.numbers.decoding import is_decoded
+    from ckpt.numbers.sums import Sums
 
     sums: dict[Tensor, Sums] = {}
     for tensor in tensors:
@@ -126,8 +126,8 @@ def _measure_all(
 
 def _measure(file: fs.File, stretch: Stretch, scratch: "Scratch") -> "Sums | Finding":
     """Read one stretch, block by block."""
-    from ckpt.tensors.decoding import block_bytes, decode
-    from ckpt.tensors.sums import Sums
+    from ckpt.numbers.decoding import block_bytes, decode
+    from ckpt.numbers.sums import Sums
 
     sums = Sums()
     tensor = stretch.tensor

@@ -13,7 +13,7 @@ from typing import Self, TypeVar
 import numpy as np
 
 from ckpt import fs
-from ckpt.tensors.decoding import Scratch
+from ckpt.numbers.decoding import Scratch
 
 J = TypeVar("J")
 R = TypeVar("R")

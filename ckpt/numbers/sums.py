@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ckpt.tensors.decoding import Numbers, Scratch
-from ckpt.tensors.values import TensorStats
+from ckpt.checkpoint import TensorStats
+from ckpt.numbers.decoding import Numbers, Scratch
 
 _LARGE, _SMALL = 1e140, 1e-140  # the squares of what lies between them can be added as they are
 _ROW = 8192  # short enough that numpy's dot products start no threads of their own
