@@ -7,6 +7,7 @@ ids of generations and names of slots, never where a payload lies.
 import errno
 import json
 import math
+import re
 import time
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -26,6 +27,8 @@ UNDO_WINDOW = 20
 """How many of the last entries can be undone; what only took back or removed is not counted."""
 
 UNDOABLE = frozenset({"publish", "rollback", "withdraw"})
+_BLANK = re.compile(rb"\n+")
+_SHORTEST = len(b"00000000 {}")
 _TAIL_BYTES = 1 << 16
 _MOST_BYTES = 1 << 30
 
@@ -339,6 +342,9 @@ def _values(data: bytes) -> Iterator[tuple[int, Mapping[str, Any]]]:
     """Yield each whole line's value and where the line ends."""
     at = 0
     while at < len(data):
+        if data.startswith(b"\n", at):
+            at = _BLANK.match(data, at).end()  # type: ignore[union-attr]  # one is there
+            continue
         end = data.find(b"\n", at)
         end = len(data) if end < 0 else end  # a line that lost only its end is whole
         value = _value(data[at:end])
@@ -348,6 +354,8 @@ def _values(data: bytes) -> Iterator[tuple[int, Mapping[str, Any]]]:
 
 
 def _value(line: bytes) -> Mapping[str, Any] | None:
+    if len(line) < _SHORTEST:
+        return None
     checksum, _, text = line.partition(b" ")
     if checksum != b"%08x" % zlib.crc32(text):
         return None

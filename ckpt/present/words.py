@@ -168,9 +168,14 @@ def iso_time(at: float | None) -> str | None:
 
 
 def size(size_bytes: int | None) -> str:
-    """Bytes as people say them, in powers of 1000: `1.2 GB`; `?` for unknown."""
+    """Bytes as people say them, in powers of 1000: `1.2 GB`; `?` for unknown.
+
+    What no disk can hold, as a damaged header may claim it, is `impossible`.
+    """
     if size_bytes is None:
         return "?"
+    if size_bytes >= 1 << 64:
+        return "impossible"
     value, unit = float(size_bytes), 0
     while value >= 999.5 and unit < len(_UNITS) - 1:
         value, unit = value / 1000, unit + 1

@@ -597,6 +597,17 @@ def test_a039_a_listed_name_that_no_file_can_have_is_a_missing_file(
     assert (told.exit_code, [code for code, _ in told.errors]) == (1, ["missing-file"])
 
 
+@pytest.mark.parametrize("place", PLACES)
+def test_a009_a_range_beyond_all_numbers_is_shown_and_verified(
+    tmp_path: Path, place: Callable[[Path], tuple[Path, Path]]
+) -> None:
+    checkpoint, weights = place(tmp_path)
+    weights.write_bytes(raw({"a": entry([1], 0, 10**400)}, b"1234"))
+    assert "impossible" in say("show", checkpoint)
+    assert ask("show", checkpoint).told["findings"]
+    assert ask("verify", checkpoint).verdict == "damaged"
+
+
 @pytest.mark.torch
 @pytest.mark.parametrize(("content", "code", "words"), WEIGHTS.values(), ids=WEIGHTS)
 def test_what_is_wrong_with_weights_is_the_packages_own_error_when_they_are_loaded(
