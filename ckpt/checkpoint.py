@@ -11,7 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-NOTHING: Mapping[str, Any] = MappingProxyType({})
+NOTHING: Mapping[Any, Any] = MappingProxyType({})
 UNSUPPORTED_CODES = frozenset({"unsupported-version", "unsupported-dtype", "foreign-state"})
 """Codes of findings that say nothing of the bytes: newer, or of a kind that we do not read."""
 
@@ -134,10 +134,11 @@ class FileEntry(NamedTuple):
 class Glance:
     """What names, stat and small JSON files tell of a checkpoint: for lists of a thousand.
 
-    `complete` is None when it cannot be proven; `created_at` is epoch seconds (the newest file's
-    time where nothing is recorded, and never trusted for order). `generation` and `parent` are the
-    identity its writer recorded, None for a foreign payload (see `generations`); `digest` is that
-    of its manifest's bytes, None where there is none.
+    `complete` is None when it cannot be proven; `finite` says whether all values of its tensors
+    were, None where that was not recorded at the save. `created_at` is epoch seconds (the newest
+    file's time where nothing is recorded, and never trusted for order). `generation` and `parent`
+    are the identity its writer recorded, None for a foreign payload (see `generations`); `digest`
+    is that of its manifest's bytes, None where there is none.
     """
 
     path: Path
@@ -150,6 +151,7 @@ class Glance:
     file_count: int | None = None
     tensor_count: int | None = None
     complete: bool | None = None
+    finite: bool | None = None
     generation: str | None = None
     parent: str | None = None
     digest: str | None = None
@@ -162,7 +164,8 @@ class Checkpoint:
 
     `metadata` is what the checkpoint says of itself (meta.json, safetensors `__metadata__`);
     `settings` is what a trainer was set to (LoRA rank, alpha, targets; optimizer and scaler).
-    `tensors` is empty at `Depth.NAMES`.
+    `tensors` is empty at `Depth.NAMES`. `stats` is what was recorded of their values at the save:
+    nothing was read for it, and it is only as true as the bytes are unchanged.
     """
 
     path: Path
@@ -180,6 +183,7 @@ class Checkpoint:
     findings: tuple[Finding, ...] = ()
     generation: str | None = None
     parent: str | None = None
+    stats: Mapping[Tensor, TensorStats] = field(default_factory=lambda: NOTHING)
 
     @property
     def size_bytes(self) -> int:
@@ -245,7 +249,8 @@ class Generation:
     """One complete payload that is, or was, behind a slot.
 
     `id` is stable while the payload lives; `path` is where it lies now; `complete` is None when it
-    cannot be proven. `verified` is None when nothing was compared, or what was no longer fits.
+    cannot be proven, `finite` when its values were not looked at as it was saved. `verified` is
+    None when nothing was compared, or what was no longer fits.
     """
 
     id: str
@@ -262,6 +267,7 @@ class Generation:
     verified: Verified | None = None
     pinned: bool = False
     complete: bool | None = None
+    finite: bool | None = None
     findings: tuple[Finding, ...] = ()
 
 

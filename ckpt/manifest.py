@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ckpt import jsontext
-from ckpt.checkpoint import NOTHING, Finding, Severity
+from ckpt.checkpoint import NOTHING, Finding, Severity, TensorStats
 from ckpt.errors import DuplicateKey, TornRead
+from ckpt.recorded import Recorded, is_finite, nonfinite, problem_of, record_of
 
 NAME = "manifest.json"
 VERSION = 1
@@ -52,8 +53,9 @@ class Manifest:
     `files` holds only entries that can be trusted to name a file of this directory. `tensors` is
     None when the list is unusable. `generation` and `parent` come from our extension; None in a
     manifest that another program wrote, and where the extension cannot be used. `chunks` maps a
-    file to the hashes of its chunks of `chunk_bytes` bytes. `digest` is the start of the sha256 of
-    the manifest's own bytes.
+    file to the hashes of its chunks of `chunk_bytes` bytes. `stats` is what is recorded of the
+    values of tensors, empty where nothing is or it cannot be used. `digest` is the start of the
+    sha256 of the manifest's own bytes.
     """
 
     created_at: str | None = None
@@ -65,8 +67,14 @@ class Manifest:
     parent: str | None = None
     chunk_bytes: int | None = None
     chunks: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: NOTHING)
+    stats: Recorded = field(default_factory=lambda: NOTHING)
     digest: str | None = None
     findings: tuple[Finding, ...] = ()
+
+    @property
+    def finite(self) -> bool | None:
+        """Whether every recorded value was finite; None where nothing was recorded."""
+        return is_finite(self.stats)
 
 
 def read_manifest(data: bytes, *, required: Collection[str] = REQUIRED) -> Manifest:
@@ -128,10 +136,17 @@ def build(
 
 
 def extension_of(
-    origin: Origin, *, chunk_bytes: int, chunks: Mapping[str, Sequence[str]]
+    origin: Origin,
+    *,
+    chunk_bytes: int,
+    chunks: Mapping[str, Sequence[str]],
+    stats: Mapping[str, TensorStats] | None = None,
 ) -> Mapping[str, Any]:
-    """Return our extension: where the payload comes from, and the hashes of its files' chunks."""
-    return {
+    """Return our extension: where the payload comes from, and the hashes of its files' chunks.
+
+    With `stats` also what the values of its tensors are like.
+    """
+    extension = {
         "v": EXTENSION_VERSION,
         "generation": origin.generation,
         "parent": origin.parent,
@@ -139,6 +154,7 @@ def extension_of(
         "chunk_bytes": chunk_bytes,
         "chunks": {name: list(hashes) for name, hashes in sorted(chunks.items())},
     }
+    return extension if stats is None else {**extension, "stats": record_of(stats)}
 
 
 def is_safe_name(name: str) -> bool:
@@ -226,6 +242,14 @@ def _from_fields(
             findings.append(_error("bad-entry-name", text))
     missing = [name for name in required if name not in files]
     findings += [_error("bad-manifest", f"{NAME}: does not list {name}") for name in missing]
+    stats = extension.get("stats")
+    problem = None if stats is None else problem_of(stats, value["tensors"])
+    if problem is not None:  # nothing else of the extension is less sound for it
+        text = f"{NAME}: {EXTENSION}.stats: {problem}"
+        findings.append(Finding("bad-manifest", Severity.WARNING, text, NAME))
+    recorded: Recorded = stats if stats is not None and problem is None else NOTHING
+    told = nonfinite(recorded, NAME)
+    findings += [] if told is None else [told]
     facts = {key: value.get(key) for key, kind in _FACTS.items() if type(value.get(key)) is kind}
     return Manifest(
         created_at=facts.get("created_at"),
@@ -237,6 +261,7 @@ def _from_fields(
         parent=extension.get("parent"),
         chunk_bytes=extension.get("chunk_bytes"),
         chunks={name: tuple(hashes) for name, hashes in (extension.get("chunks") or {}).items()},
+        stats=recorded,
         findings=(*findings, *odd),
     )
 

@@ -26,6 +26,7 @@ from ckpt.retention import Policy, retain
 STATE_NAME, METRICS_NAME, RUN_NAME = "training_state.json", "metrics.jsonl", "run.json"
 STATE_INTERVAL_S = 0.25
 KEEP_LAST = Policy(keep_last=1)
+MEASURED_BYTES = 64 << 20
 _SECRET_WORDS = ("KEY", "TOKEN", "SECRET", "PASSWORD")
 _ENV_PREFIXES = ("CUDA_", "NCCL_", "OMP_", "PYTORCH_", "SLURM_", "TORCH_", "HF_", "XLA_")
 _ENV_NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT",
@@ -96,7 +97,7 @@ class Recorder:
         if now - self._state_written_at >= STATE_INTERVAL_S:
             self._write_state()
 
-    def save(
+    def save(  # noqa: PLR0913 - the later ones by name
         self,
         step: int,
         tensors: Mapping[str, ArrayLike],
@@ -104,13 +105,16 @@ class Recorder:
         name: str | None = None,
         meta: Mapping[str, Any] | None = None,
         keep: Policy = KEEP_LAST,
+        stats: bool | None = None,
     ) -> Path:
         """Save a checkpoint as an AstrAI directory, durable before this returns; return its path.
 
         `name` is `epoch_<E>_step_<S>` when not given. `meta` is merged into meta.json under the
         recorder's own step and epoch, which always win. `keep` says which generations that were
         live under this name before stay; the others are deleted once the new one is durable, and
-        a failure to do so is a warning.
+        a failure to do so is a warning. With `stats` the manifest says of each tensor what its
+        values are like (finite, min, max, mean, norm, zeros), which takes about as long again as
+        the save; by default it does where the tensors have no more than 64 MiB together.
 
         Raises:
             PublishError: no checkpoint stands at the name, or the disk refused; what was live is.
@@ -123,6 +127,8 @@ class Recorder:
         epoch = self._state["epoch"]
         target = self.run_dir / (name or f"epoch_{epoch}_step_{step}")
         packed = pack(tensors)
+        if stats is None:
+            stats = packed.size_bytes <= MEASURED_BYTES
         full_meta = {
             **(meta or {}),
             "epoch": epoch,
@@ -141,6 +147,7 @@ class Recorder:
                 packed.buffers,
                 origin=staging.origin,
                 tied=packed.tied,
+                stats=stats,
             )
 
         swapped = drive(publish(target, write, run_dir=self.run_dir))

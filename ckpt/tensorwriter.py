@@ -20,6 +20,9 @@ Data: TypeAlias = memoryview | Callable[[], memoryview]
 Buffer: TypeAlias = tuple[str, str, tuple[int, ...], Data]
 """(name, dtype, shape, data); of data made when its turn comes only one is alive at a time."""
 
+Look: TypeAlias = Callable[[str, str, memoryview], None]
+"""Takes the name, the dtype and the bytes of a tensor that is about to be written."""
+
 _ORDER = {dtype: place for place, dtype in enumerate(DTYPE_BITS)}
 
 
@@ -33,14 +36,25 @@ class Packed:
     buffers: tuple[Buffer, ...]
     tied: Mapping[str, str]
 
+    @property
+    def size_bytes(self) -> int:
+        """How many bytes the tensors take together."""
+        sizes = (math.prod(shape) * DTYPE_BITS[dtype] for _, dtype, shape, _ in self.buffers)
+        return sum(sizes) // 8
+
 
 def write_tensors(
-    path: Path, buffers: Sequence[Buffer], metadata: Mapping[str, str] | None = None
+    path: Path,
+    buffers: Sequence[Buffer],
+    metadata: Mapping[str, str] | None = None,
+    *,
+    look: Look | None = None,
 ) -> Written:
     """Write a new safetensors file, durable, byte for byte as the safetensors library would.
 
     Written and hashed in one pass, without a copy of what it holds; space is reserved before the
-    first byte. Metadata is sorted; the library's is in random order.
+    first byte. Metadata is sorted; the library's is in random order. `look` sees every tensor in
+    the very memory that is written next.
 
     Raises:
         PublishError: a buffer does not fit its dtype and shape, is not contiguous, a name is given
@@ -53,7 +67,9 @@ def write_tensors(
     with HashedFile(path) as file:
         file.reserve(len(header) + sum(sizes))
         file.write(header)
-        for content in _contents(ordered, sizes):
+        for name, dtype, content in _contents(ordered, sizes):
+            if look is not None:
+                look(name, dtype, content)
             file.write(content)
         return file.finish()
 
@@ -118,13 +134,14 @@ def _build_header(
     return len(text).to_bytes(LENGTH_BYTES, "little") + text
 
 
-def _contents(ordered: Sequence[Buffer], sizes: Sequence[int]) -> Iterator[memoryview]:
+def _contents(
+    ordered: Sequence[Buffer], sizes: Sequence[int]
+) -> Iterator[tuple[str, str, memoryview]]:
     """Yield the bytes of each buffer; those that are made here are gone before the next are."""
-    for (name, _, _, data), size in zip(ordered, sizes, strict=True):
+    for (name, dtype, _, data), size in zip(ordered, sizes, strict=True):
         view = data if isinstance(data, memoryview) else data()
         if view.nbytes != size or not view.c_contiguous:
             raise PublishError(f"tensor {name!r}: has {view.nbytes:,} bytes, expected {size:,}")
-        if size:
-            with view.cast("B") as content:
-                yield content
+        with view.cast("B") if size else memoryview(b"") as content:
+            yield name, dtype, content
         del view

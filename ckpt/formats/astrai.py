@@ -23,6 +23,7 @@ from ckpt.checkpoint import (
     Glance,
     Severity,
     Tensor,
+    TensorStats,
 )
 from ckpt.errors import NoCheckpoint
 from ckpt.formats.astrai_listing import (
@@ -45,6 +46,7 @@ from ckpt.formats.directory import (
 )
 from ckpt.manifest import NAME as MANIFEST
 from ckpt.manifest import Manifest, read_manifest
+from ckpt.recorded import stats_of
 from ckpt.tensorfile import read_header
 
 _MAX_JSON_BYTES = 64 << 20
@@ -86,7 +88,7 @@ class AstrAI:
             finding = Finding("missing-file", Severity.ERROR, error.message)
             return Glance(path, self.name, complete=False, findings=(finding,))
         count = None if manifest.tensors is None else len(manifest.tensors)
-        return glance_of(seen, tensor_count=count, digest=manifest.digest)
+        return glance_of(seen, tensor_count=count, digest=manifest.digest, finite=manifest.finite)
 
     def read(self, path: Path, depth: Depth = Depth.HEADERS) -> Checkpoint:
         """Read the JSON files, the sizes, and at `HEADERS` the header of every weights file.
@@ -118,6 +120,7 @@ class AstrAI:
         findings += compare_files(listing, manifest)
         errors = {finding.code for finding in findings if finding.severity is Severity.ERROR}
         tensors: list[Tensor] = []
+        stats: Mapping[Tensor, TensorStats] = NOTHING
         if depth >= Depth.HEADERS:
             headers = [read_header(path / file, file) for file in _weights_files(listing)]
             tensors = [tensor for header in headers for tensor in header.tensors]
@@ -125,6 +128,7 @@ class AstrAI:
             findings += unsound
             if headers and not unsound:
                 findings += compare_tensors(tensors, manifest)
+                stats = NOTHING if errors else stats_of(tensors, manifest.stats)
         step = whole_number(meta.get("optimizer_step"))
         checkpoint = Checkpoint(
             path,
@@ -142,6 +146,7 @@ class AstrAI:
             findings=tuple(findings),
             generation=manifest.generation,
             parent=manifest.parent,
+            stats=stats,
         )
         return checkpoint, manifest
 

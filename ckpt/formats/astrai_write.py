@@ -7,7 +7,7 @@ manifest that lists it. Publishing is not done here.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ckpt import fs, jsontext
 from ckpt.checkpoint import NOTHING
@@ -17,6 +17,9 @@ from ckpt.manifest import NAME as MANIFEST
 from ckpt.manifest import Listed, Origin, build, extension_of, is_safe_name
 from ckpt.onepass import CHUNK_BYTES, Sink, write_hashed
 from ckpt.tensorwriter import Buffer, write_tensors
+
+if TYPE_CHECKING:
+    from ckpt.numbers.measuring import Measuring
 
 _MOST_NAME_BYTES = 255
 
@@ -30,6 +33,7 @@ def write_checkpoint(  # noqa: PLR0913 - the parts of a checkpoint, the later on
     origin: Origin,
     tied: Mapping[str, str] = NOTHING,
     extras: Mapping[str, Callable[[Sink], object]] = NOTHING,
+    stats: bool = False,
 ) -> None:
     """Fill a staging directory with a checkpoint that AstrAI loads; the manifest comes last.
 
@@ -37,7 +41,8 @@ def write_checkpoint(  # noqa: PLR0913 - the parts of a checkpoint, the later on
     null, as strict JSON has no word for them. `tied` maps a name that is not written to the one
     that stands for it; it becomes the `__metadata__` of the weights, as safetensors' own
     `save_model` records it (AstrAI itself cannot save such a state dict). Each of `extras` writes
-    itself into `<key>.pt`.
+    itself into `<key>.pt`. With `stats` the manifest says what the values of each tensor are like,
+    which takes about as long again as writing them; not without numpy.
 
     Raises:
         PublishError: a tensor, a key or a value cannot be written as it is.
@@ -46,7 +51,9 @@ def write_checkpoint(  # noqa: PLR0913 - the parts of a checkpoint, the later on
     meta = jsontext.without_nonfinite(meta)
     texts = {META: _encoded(META, meta), CONFIG: _encoded(CONFIG, config)}
     check_extras(extras)
-    written = {WEIGHTS: write_tensors(directory / WEIGHTS, buffers, tied or None)}
+    measuring = _measuring() if stats else None
+    look = None if measuring is None else measuring.take
+    written = {WEIGHTS: write_tensors(directory / WEIGHTS, buffers, tied or None, look=look)}
     for key, write in extras.items():
         name = extra_name(key)
         written[name] = write_hashed(directory / name, write)
@@ -54,7 +61,8 @@ def write_checkpoint(  # noqa: PLR0913 - the parts of a checkpoint, the later on
         written[name] = write_hashed(directory / name, partial(_write_text, text))
     listed = {name: Listed(file.size_bytes, file.sha256) for name, file in written.items()}
     chunks = {name: file.chunks for name, file in written.items()}
-    extension = extension_of(origin, chunk_bytes=CHUNK_BYTES, chunks=chunks)
+    found = None if measuring is None else measuring.found
+    extension = extension_of(origin, chunk_bytes=CHUNK_BYTES, chunks=chunks, stats=found)
     names = [buffer[0] for buffer in buffers]
     fs.replace_bytes(directory / MANIFEST, build(listed, names, meta=meta, extension=extension))
 
@@ -85,6 +93,15 @@ def check_extras(keys: Iterable[str]) -> None:
 def extra_name(key: str) -> str:
     """Return the name of the file that an extra is saved as."""
     return f"{key}.pt"
+
+
+def _measuring() -> "Measuring | None":
+    """Return what measures tensors; None where numpy is missing, which is no reason to fail."""
+    try:
+        from ckpt.numbers.measuring import Measuring  # late: numpy is loaded to measure only
+    except ImportError:
+        return None
+    return Measuring()
 
 
 def _encoded(name: str, value: Mapping[str, Any]) -> bytes:

@@ -67,7 +67,11 @@ class Inside:
 
 
 def glance_of(
-    seen: Checkpoint, *, tensor_count: int | None = None, digest: str | None = None
+    seen: Checkpoint,
+    *,
+    tensor_count: int | None = None,
+    digest: str | None = None,
+    finite: bool | None = None,
 ) -> Glance:
     """Return what a reading at `Depth.NAMES` told, as a glance; files that are there count."""
     return Glance(
@@ -81,6 +85,7 @@ def glance_of(
         file_count=sum(entry.size_bytes is not None for entry in seen.files),
         tensor_count=tensor_count,
         complete=seen.complete,
+        finite=finite,
         generation=seen.generation,
         parent=seen.parent,
         digest=digest,

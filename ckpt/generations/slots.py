@@ -219,6 +219,7 @@ def _generation(payload: Payload, glance: Glance, state: State) -> Generation:
         file_count=glance.file_count,
         tensor_count=glance.tensor_count,
         complete=glance.complete,
+        finite=glance.finite,
         findings=glance.findings,
     )
 

@@ -60,6 +60,7 @@ def save(  # noqa: PLR0913 - the parts of a checkpoint, all by name
     config: Mapping[str, Any] = NOTHING,
     run_dir: str | Path | None = None,
     keep: Policy | None = KEEP_LAST,
+    stats: bool = False,
     broadcast: bool = False,
 ) -> Path:
     """Save a checkpoint, durable before this returns; one that stood there becomes retired.
@@ -69,7 +70,8 @@ def save(  # noqa: PLR0913 - the parts of a checkpoint, all by name
     `consumed_samples` and the time of saving win over those in `meta`, whose other keys are kept;
     its `optimizer_step` is the step. `run_dir` is the run it belongs to, None: the one that the
     path lies in. `keep` says which generations that were saved here before stay (None: all); what
-    goes does so only after the new one is durable.
+    goes does so only after the new one is durable. With `stats` the manifest says what the
+    values of each tensor are like (finite, min, max, mean, norm, zeros): about as long again.
 
     Raises:
         PublishError: a tensor, key or value cannot be saved, the target is no checkpoint, or the
@@ -80,7 +82,9 @@ def save(  # noqa: PLR0913 - the parts of a checkpoint, all by name
     def write() -> Path:
         place = Place.of(path, run_dir, keep)
         facts = full_meta(meta, epoch=epoch, consumed_samples=consumed_samples)
-        payload = Payload.of(state_dict, extras=extras, meta=facts, config=config)
+        payload = Payload.of(
+            state_dict, extras=extras, meta=facts, config=config, with_stats=stats
+        )
         return publish_payload(payload, place)
 
     if broadcast:

@@ -39,15 +39,20 @@ class AsyncSaver:
 
     A call blocks for the copy into host memory alone, unless the save before it is still being
     written: then it waits for that. The memory, as large as what is saved, is kept and used again.
-    An interpreter that ends without `close` finishes what is being written first. `run_dir` and
-    `keep` are those of `ckpt.torch.save`.
+    An interpreter that ends without `close` finishes what is being written first. `run_dir`,
+    `keep` and `stats` are those of `ckpt.torch.save`.
     """
 
     def __init__(
-        self, *, run_dir: str | Path | None = None, keep: Policy | None = KEEP_LAST
+        self,
+        *,
+        run_dir: str | Path | None = None,
+        keep: Policy | None = KEEP_LAST,
+        stats: bool = False,
     ) -> None:
         self._run_dir = run_dir
         self._keep = keep
+        self._with_stats = stats
         self._snapshot = Snapshot()
         self._preparing: threading.Thread | None = None
         self._write: _Write | None = None
@@ -123,6 +128,7 @@ class AsyncSaver:
                 extras=taken["extras"],
                 meta=taken["meta"],
                 config=taken["config"],
+                with_stats=self._with_stats,
             )
             return publish_payload(payload, place)
 

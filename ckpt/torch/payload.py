@@ -26,12 +26,16 @@ KEEP_LAST = Policy(keep_last=1)
 
 @dataclass(frozen=True, slots=True)
 class Payload:
-    """Everything of a checkpoint, in the form in which it is written; nothing is copied."""
+    """Everything of a checkpoint, in the form in which it is written; nothing is copied.
+
+    `with_stats`: the manifest says what the values of each tensor are like.
+    """
 
     weights: Packed
     extras: Mapping[str, Any]
     meta: Mapping[str, Any]
     config: Mapping[str, Any]
+    with_stats: bool = False
 
     @classmethod
     def of(
@@ -41,6 +45,7 @@ class Payload:
         extras: Mapping[str, Any],
         meta: Mapping[str, Any],
         config: Mapping[str, Any],
+        with_stats: bool = False,
     ) -> Self:
         """Check every part, so that hardly anything is refused once writing has begun.
 
@@ -48,7 +53,7 @@ class Payload:
             PublishError: a tensor, a key or a value cannot be saved; the message names it.
         """
         check_parts(state_dict, extras=extras, meta=meta, config=config)
-        return cls(pack(state_dict), extras, dict(meta), dict(config))
+        return cls(pack(state_dict), extras, dict(meta), dict(config), with_stats)
 
 
 def check_parts(
@@ -128,6 +133,7 @@ def publish_payload(payload: Payload, place: Place) -> Path:
             origin=staging.origin,
             tied=payload.weights.tied,
             extras=extras,
+            stats=payload.with_stats,
         )
 
     published = drive(publish(place.target, write, run_dir=place.run_dir))
