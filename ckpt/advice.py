@@ -5,7 +5,14 @@ from collections.abc import Iterator
 from ckpt.checkpoint import Generation, Slot, State, first_error, is_unsupported
 from ckpt.formats.directory import step_in_name
 from ckpt.phrases import clock_time, duration
-from ckpt.usable import is_damaged, is_usable, is_verified, live_generations, newest_usable
+from ckpt.usable import (
+    is_damaged,
+    is_finite,
+    is_usable,
+    is_verified,
+    live_generations,
+    newest_usable,
+)
 from ckpt.view import Advice, HealthState, RunView, Source, Warned
 
 CLOCK_AHEAD_S = 60.0
@@ -65,18 +72,15 @@ def _advices(view: RunView) -> Iterator[Advice]:
     if not view.is_reachable:
         yield Advice("run-unreachable", "the run's directory is not reachable: mounted, renamed?")
     usable = newest_usable(view)
-    go_on = "there is no usable checkpoint"
-    if usable is not None:
-        go_on = f"{_name(*usable)} is the newest usable checkpoint{_as_verified(view, usable[1])}"
+    go_on = _go_on(view, usable)
     if view.health.state is HealthState.DEAD:
         yield Advice("dead", f"the trainer is gone; {go_on}", _key_for(usable))
     if view.health.state is HealthState.DIVERGED:
         yield Advice("diverged", f"{view.health.reasons[0]}; {go_on}", _key_for(usable))
     if view.disk.saves_left == 0:
         yield Advice("disk-full", "the next save will not fit on the disk: free some space")
-    yield from _damaged(view)
-    yield from _unsupported(view)
-    yield from _broken(view)
+    yield from _of_slots(view)
+    yield from _nonfinite(view)
     if view.health.state is HealthState.STALLED:
         yield Advice("stalled", view.health.reasons[0])
     yield from _unreadable(view.sources)
@@ -88,9 +92,18 @@ def _advices(view: RunView) -> Iterator[Advice]:
     for warned in view.warnings:
         if warned.code not in ("clock-ahead", "sketch", "upstream-refuses", "unreadable-source"):
             yield Advice(warned.code, warned.message)
-    if usable is not None and view.newest_verified is None:
+    if usable is not None and not any(map(is_verified, _all_generations(view))):
         message = f"no checkpoint was verified yet: ckpt verify {view.run}"
         yield Advice("never-verified", message, "V")
+
+
+def _go_on(view: RunView, usable: tuple[Slot, Generation] | None) -> str:
+    """What a trainer could be started from again, and how far it can be trusted."""
+    if usable is None:
+        return "there is no usable checkpoint"
+    held = "" if is_finite(usable[1]) else f", but {_not_finite(usable[1])}"
+    trust = _as_verified(view, usable[1])
+    return f"{_name(*usable)} is the newest usable checkpoint{held}{trust}"
 
 
 def _key_for(usable: tuple[Slot, Generation] | None) -> str | None:
@@ -101,13 +114,19 @@ def _key_for(usable: tuple[Slot, Generation] | None) -> str | None:
     return "R" if slot.state is State.BROKEN and generation is not slot.live else "enter"
 
 
+def _of_slots(view: RunView) -> Iterator[Advice]:
+    yield from _damaged(view)
+    yield from _unsupported(view)
+    yield from _broken(view)
+
+
 def _damaged(view: RunView) -> Iterator[Advice]:
     """The furthest of the damaged checkpoints."""
     damaged = [slot for slot, live in live_generations(view) if is_damaged(live)]
     if not damaged:
         return
     slot = max(damaged, key=lambda slot: slot.step or 0)
-    retired = next((each for each in slot.generations if each.state is State.RETIRED), None)
+    retired = _retired(slot)
     has_spare = slot is view.slots[0] and retired is not None and is_usable(retired)
     key = "r" if has_spare else "enter"  # the cursor is on the newest slot until it is moved
     yield Advice("damaged", f"{slot.name} is damaged{_instead(view)}", key)
@@ -137,21 +156,58 @@ def _broken(view: RunView) -> Iterator[Advice]:
         yield Advice(wrong.code, f"{what}{_instead(view)}", key)
 
 
+def _nonfinite(view: RunView) -> Iterator[Advice]:
+    """The furthest of the checkpoints, where its save recorded values that are not finite."""
+    live = list(live_generations(view))
+    slot, furthest = max(live, key=lambda pair: pair[1].step or 0, default=(None, None))
+    if slot is None or furthest is None or is_finite(furthest) or not is_usable(furthest):
+        return
+    what = f"{slot.name} {_not_finite(furthest)}"
+    usable = newest_usable(view)
+    if usable is not None and is_finite(usable[1]):
+        has_spare = slot is view.slots[0] and usable[1] is _retired(slot)
+        yield Advice("nonfinite", what + _instead(view), "r" if has_spare else "enter")
+    elif "NaN" in what:  # infinities everywhere are a mask's
+        yield Advice("nonfinite", f"{what}; no checkpoint here is known to be finite", "enter")
+
+
+def _not_finite(generation: Generation) -> str:
+    """What its manifest records: `holds NaN in 3 tensors`; the finding names them."""
+    told = (each.message for each in generation.findings if each.code == "nonfinite")
+    held = (message.partition(",")[0] for message in told if message.startswith("holds"))
+    return next(held, "holds values that are not finite")
+
+
 def _instead(view: RunView) -> str:
     usable = newest_usable(view)
     if usable is None:
         return "; no checkpoint here can be used"
     word = "verified" if is_verified(usable[1]) else "usable"
+    if usable[1].finite:
+        word += " and finite"
     return f"; {_name(*usable)} is {word}"
 
 
 def _as_verified(view: RunView, usable: Generation) -> str:
     """What of it was verified, or which one was where it was not."""
     if is_verified(usable):
-        return " and verified"
-    found = [live for _, live in live_generations(view) if is_usable(live) and is_verified(live)]
+        return ", verified and finite" if usable.finite else " and verified"
+    found = [live for _, live in live_generations(view) if is_usable(live) and _is_proven(live)]
     newest = max((live.step for live in found if live.step is not None), default=None)
     return "" if newest is None else f", not verified; newest verified: step {newest:,}"
+
+
+def _retired(slot: Slot) -> Generation | None:
+    """The generation that a rollback brings back."""
+    return next((each for each in slot.generations if each.state is State.RETIRED), None)
+
+
+def _is_proven(generation: Generation) -> bool:
+    return is_verified(generation) and is_finite(generation)
+
+
+def _all_generations(view: RunView) -> Iterator[Generation]:
+    return (generation for slot in view.slots for generation in slot.generations)
 
 
 def _name(slot: Slot, generation: Generation) -> str:

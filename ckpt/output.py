@@ -160,7 +160,8 @@ class Output:
             self.heading("files", len(checkpoint.files))
             self.out.table(FILE_COLUMNS, file_rows(checkpoint.files))
         if checkpoint.tensors:
-            self.heading("tensors", len(checkpoint.tensors))
+            title = "tensors, values as recorded at the save" if checkpoint.stats else "tensors"
+            self.heading(title, len(checkpoint.tensors))
             self._tensors(checkpoint.tensors, stats)
         metadata = metadata_rows(checkpoint)
         if metadata:

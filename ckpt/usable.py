@@ -30,6 +30,11 @@ def is_usable(generation: Generation) -> bool:
     return is_whole and first_error(generation.findings) is None
 
 
+def is_finite(generation: Generation) -> bool:
+    """Whether nothing recorded at its save says that a value of its tensors is NaN or infinite."""
+    return generation.finite is not False
+
+
 def is_verified(generation: Generation) -> bool:
     """Whether all of its recorded hashes were compared, and are those of its bytes."""
     verified = generation.verified
@@ -50,26 +55,28 @@ def live_generations(view: RunView) -> Iterator[tuple[Slot, Generation]]:
 def newest_usable(view: RunView) -> tuple[Slot, Generation] | None:
     """Return the usable checkpoint that the run has got furthest with, the best of its slot.
 
-    Steps beyond the run's own belong to a line that a restart left; they count only where there
-    is nothing else.
+    Steps beyond the run's own belong to a line that a restart left, and nobody wants to go on from
+    values that are not finite: both count only where there is nothing else.
     """
-    found = ((slot, next(filter(is_usable, slot.candidates), None)) for slot in view.slots)
+    found = ((slot, _best(slot)) for slot in view.slots)
     usable = [(slot, best) for slot, best in found if best is not None]
     reached = [
         (slot, best)
         for slot, best in usable
         if view.step is None or best.step is None or best.step <= view.step
     ]
-    return max(reached or usable, key=lambda pair: _order(pair[1]), default=None)
+    return max(
+        reached or usable, key=lambda pair: (is_finite(pair[1]), _order(pair[1])), default=None
+    )
 
 
 def newest_verified(view: RunView) -> str | None:
-    """Return `slot@generation` of the furthest one whose recorded hashes were all compared."""
+    """Return `slot@generation` of the furthest that is verified, and finite as far as known."""
     found = [
         (_order(generation), generation.state is State.LIVE, f"{slot.name}@{generation.id}")
         for slot in view.slots
         for generation in slot.generations
-        if is_verified(generation)
+        if is_verified(generation) and is_finite(generation)
     ]
     return max(found)[2] if found else None
 
@@ -89,6 +96,12 @@ def at_risk(view: RunView) -> AtRisk:
     if best.created_at is None or view.updated_at is None:
         return AtRisk(steps)
     return AtRisk(steps, 0.0 if steps == 0 else max(0.0, view.updated_at - best.created_at))
+
+
+def _best(slot: Slot) -> Generation | None:
+    """Return the candidate to go on from: the first that is usable, best one that is finite."""
+    usable = filter(is_usable, slot.candidates)
+    return max(usable, key=is_finite, default=None)  # of equals the first
 
 
 def _order(generation: Generation) -> tuple[int, float]:

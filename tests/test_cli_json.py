@@ -39,7 +39,7 @@ STATUS_KEYS = [
 ]  # fmt: skip
 GENERATION_KEYS = [
     "id", "state", "format", "path", "step", "epoch", "loss", "created_at", "size_bytes",
-    "file_count", "tensor_count", "verified", "pinned", "complete", "findings",
+    "file_count", "tensor_count", "verified", "pinned", "complete", "findings", "finite",
 ]  # fmt: skip
 SLOT_KEYS = ["name", "format", "path", "state", "generations", "leftovers", "findings"]
 SHOW_KEYS = [
@@ -112,6 +112,7 @@ SLOT_SHAPE = {
             "pinned": True,
             "complete": True,
             "findings": [FINDING_SHAPE],
+            "finite": None,
         },
         {
             "id": "b",
@@ -129,6 +130,7 @@ SLOT_SHAPE = {
             "pinned": False,
             "complete": None,
             "findings": [],
+            "finite": None,
         },
     ],
     "leftovers": [{"path": "run/.step_1.tmp-a", "kind": "staging", "reason": "its writer died"}],

@@ -11,9 +11,9 @@ import click
 from ckpt.cli.frame import FAILED, as_path, verb
 
 if TYPE_CHECKING:
-    from ckpt.checkpoint import Checkpoint, Tensor
+    from ckpt.checkpoint import Checkpoint, Tensor, TensorStats
     from ckpt.output import Output
-    from ckpt.tensors import Difference, TensorStats
+    from ckpt.tensors import Difference
     from ckpt.tensors.payload import Place
 
 DIFFERENT = 1
@@ -22,16 +22,19 @@ DIFF_ROWS = 40
 
 @click.command()
 @click.argument("path", metavar="PATH", callback=as_path)
-@click.option("--stats", "with_stats", is_flag=True, help="Read all tensors, and tell of each.")
+@click.option(
+    "--stats", "with_stats", is_flag=True, help="Read the tensors of which nothing is recorded."
+)
 @verb
 def show(output: "Output", path: Path, *, with_stats: bool) -> int:
     """Show one checkpoint: files, tensors, metadata, findings of names and headers.
 
-    With --stats what the values of each tensor are like too: finite, min, max, mean, norm, zeros.
+    And what the values of each tensor are like (finite, min, max, mean, norm, zeros) where its
+    save recorded that; with --stats it is computed of the others.
     """
-    stats = None
     with ExitStack() as stack:
         checkpoint, places = _looked_at(path, stack)
+        stats = checkpoint.stats or None
         if with_stats:
             checkpoint, stats = _with_stats(output, checkpoint, places)
     if not output.as_json:
@@ -137,12 +140,13 @@ def _looked_at(path: Path, stack: ExitStack) -> "tuple[Checkpoint, Sequence[Plac
 def _with_stats(
     output: "Output", checkpoint: "Checkpoint", places: "Sequence[Place]"
 ) -> "tuple[Checkpoint, Mapping[Tensor, TensorStats]]":
-    """Read all tensors; what is found of them joins what the headers told."""
+    """Read the tensors of which nothing is recorded; what is found joins what is told."""
     from ckpt.checkpoint import worst_first
     from ckpt.operation import drive
     from ckpt.tensors import stats, stats_findings
 
-    found = drive(stats(checkpoint, places=places), output.progressing)
+    unknown = [tensor for tensor in checkpoint.tensors if tensor not in checkpoint.stats]
+    found = drive(stats(checkpoint, unknown, places=places), output.progressing)
     output.progress.clear()
     told = worst_first((*checkpoint.findings, *stats_findings(found.items())))
-    return replace(checkpoint, findings=told), found
+    return replace(checkpoint, findings=told), {**checkpoint.stats, **found}

@@ -220,6 +220,7 @@ def generation_json(generation: Generation) -> Json:
         "pinned": generation.pinned,
         "complete": generation.complete,
         "findings": findings_json(generation.findings),
+        "finite": generation.finite,
     }
 
 
