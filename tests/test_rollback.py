@@ -106,9 +106,7 @@ def test_the_target_is_verified_first_and_a_damaged_one_refused(run: Path) -> No
     events: list[object] = []
     with pytest.raises(Refused) as caught:
         drive(carry_out(plan_rollback(known(run))), events.append)
-    assert caught.value.message.startswith(
-        f"generation {old} is damaged: model.safetensors: "
-    )
+    assert caught.value.message.startswith(f"generation {old} is damaged: model.safetensors: ")
     assert any(isinstance(event, Progress) for event in events)
     assert lying(run) == before
     drive(carry_out(plan_rollback(known(run)), depth=None))
