@@ -80,7 +80,6 @@ def _advices(view: RunView) -> Iterator[Advice]:
     if view.disk.saves_left == 0:
         yield Advice("disk-full", "the next save will not fit on the disk: free some space")
     yield from _of_slots(view)
-    yield from _nonfinite(view)
     if view.health.state is HealthState.STALLED:
         yield Advice("stalled", view.health.reasons[0])
     yield from _unreadable(view.sources)
@@ -101,9 +100,9 @@ def _go_on(view: RunView, usable: tuple[Slot, Generation] | None) -> str:
     """What a trainer could be started from again, and how far it can be trusted."""
     if usable is None:
         return "there is no usable checkpoint"
-    held = "" if is_finite(usable[1]) else f", but {_not_finite(usable[1])}"
-    trust = _as_verified(view, usable[1])
-    return f"{_name(*usable)} is the newest usable checkpoint{held}{trust}"
+    held = f", but {_not_finite(usable[1])}"
+    trust = _as_verified(view, usable[1]) if is_finite(usable[1]) else held
+    return f"{_name(*usable)} is the newest usable checkpoint{trust}"
 
 
 def _key_for(usable: tuple[Slot, Generation] | None) -> str | None:
@@ -118,6 +117,7 @@ def _of_slots(view: RunView) -> Iterator[Advice]:
     yield from _damaged(view)
     yield from _unsupported(view)
     yield from _broken(view)
+    yield from _nonfinite(view)
 
 
 def _damaged(view: RunView) -> Iterator[Advice]:
@@ -162,12 +162,13 @@ def _nonfinite(view: RunView) -> Iterator[Advice]:
     slot, furthest = max(live, key=lambda pair: pair[1].step or 0, default=(None, None))
     if slot is None or furthest is None or is_finite(furthest) or not is_usable(furthest):
         return
-    what = f"{slot.name} {_not_finite(furthest)}"
+    held = _not_finite(furthest)
+    what = f"{slot.name} {held}"
     usable = newest_usable(view)
     if usable is not None and is_finite(usable[1]):
         has_spare = slot is view.slots[0] and usable[1] is _retired(slot)
         yield Advice("nonfinite", what + _instead(view), "r" if has_spare else "enter")
-    elif "NaN" in what:  # infinities everywhere are a mask's
+    elif "NaN" in held:  # infinities everywhere are a mask's
         yield Advice("nonfinite", f"{what}; no checkpoint here is known to be finite", "enter")
 
 

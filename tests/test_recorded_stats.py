@@ -36,7 +36,7 @@ from ckpt.record import Recorder
 from ckpt.tensors import stats as read_stats
 from ckpt.tensorwriter import Buffer
 from ckpt.verify import verify
-from ckpt.view import RunView
+from ckpt.view import RunProcess, RunView
 
 META = {"epoch": 1, "timestamp": "2026-12-01T07:00:00", "optimizer_step": 9}
 ORIGIN = Origin("0123456789ab", None, "step_9")
@@ -117,7 +117,7 @@ def test_what_is_recorded_is_what_reading_the_file_tells(tmp_path: Path) -> None
     random = np.random.default_rng(7)
     large = random.normal(size=300_000).astype("<f4")  # more than one block
     large[[5, 70_000, 299_999]] = math.nan, 0, -math.inf
-    tiny = np.array([5e-324, 1.7e308, -1.7e308], "<f8")  # whose squares no float holds
+    tiny = np.array([5e-324, 1.2e308, -1.2e308], "<f8")  # whose squares overflow or vanish
     path = written(
         tmp_path,
         ("large", "F32", large.shape, memoryview(large).cast("B")),
@@ -131,8 +131,10 @@ def test_what_is_recorded_is_what_reading_the_file_tells(tmp_path: Path) -> None
         assert told.count == read[tensor].count
         assert (told.nan_count, told.inf_count) == (read[tensor].nan_count, read[tensor].inf_count)
         assert told.zero_count == read[tensor].zero_count
-        assert (told.minimum, told.maximum) == (read[tensor].minimum, read[tensor].maximum)
+        assert told.minimum == pytest.approx(read[tensor].minimum, rel=1e-8)
+        assert told.maximum == pytest.approx(read[tensor].maximum, rel=1e-8)
         assert told.mean == pytest.approx(read[tensor].mean)
+        assert told.norm == pytest.approx(read[tensor].norm)
     assert set(checkpoint.stats) == set(read)
     assert (read[checkpoint.tensors[1]].nan_count, read[checkpoint.tensors[1]].count) == (
         1,
@@ -145,6 +147,15 @@ def test_a_norm_that_no_float_holds_is_null(tmp_path: Path) -> None:
     path = written(tmp_path, ("huge", "F64", (2,), memoryview(huge)))
     assert recorded(path)["huge"]["norm"] is None
     assert recorded(path)["huge"]["max"] == 1.7e308
+
+
+def test_a_number_has_nine_digits_unless_it_is_an_integer(tmp_path: Path) -> None:
+    large = struct.pack("<q", 2**62 + 1)
+    path = written(tmp_path, floats("a", 0.1, 1 / 3), ("b", "I64", (1,), memoryview(large)))
+    text = (path / "manifest.json").read_text()
+    assert '"min": 0.100000001,' in text  # the nearest F32 is 0.100000001490…
+    assert '"max": 0.333333343,' in text
+    assert recorded(path)["b"]["min"] == 2**62 + 1
 
 
 def test_without_statistics_the_bytes_are_the_same_as_with_them_but_for_the_record(
@@ -233,6 +244,7 @@ def read(stats: Any) -> Manifest:
         ({"a": NUMBERS | {"inf": -1}}, "'a': inf: expected a count, found -1"),
         ({"a": NUMBERS | {"zeros": 1.0}}, "'a': zeros: expected a count, found 1.0"),
         ({"a": NUMBERS | {"min": "1"}}, "'a': min: expected a finite number, found '1'"),
+        ({"a": NUMBERS | {"mean": math.inf}}, "'a': mean: expected a finite number, found inf"),
         ({"a": NUMBERS | {"max": math.nan}}, "'a': max: expected a finite number, found nan"),
         ({"a": NUMBERS | {"mean": False}}, "'a': mean: expected a finite number, found False"),
         (
@@ -262,6 +274,8 @@ def test_a_record_that_is_damaged_is_a_warning_and_nothing_else_suffers(
         ({"a": NUMBERS, "b": NUMBERS | {"nan": 1}}, False),
         ({"a": NUMBERS | {"inf": 1}}, False),
         ({"a": NUMBERS | {"min": None, "later": 3}}, True),
+        ({"a": NUMBERS | {"min": -(2**63), "max": 2**64 - 1}}, True),
+        ({"a": NUMBERS | {"min": 1.7e308, "max": 1.7e308}}, True),
     ],
 )
 def test_a_manifest_says_whether_all_was_finite(stats: Any, finite: bool | None) -> None:
@@ -416,6 +430,18 @@ def test_what_is_not_finite_is_nothing_to_go_on_from(
     seen = view(*slots)
     assert (seen.advice.message if seen.advice else None) == advice
     assert seen.newest_verified == newest_verified
+
+
+def test_a_trainer_that_is_gone_is_not_sent_on_with_values_that_are_not_finite() -> None:
+    gone = replace(view(), process=RunProcess(8123, "here", NOW - 5000, is_alive=False))
+    spare = [saved(900, finite=False), saved(800, finite=True, verified=INTACT)]
+    for slots, told in (
+        (spare, "step_800 is the newest usable checkpoint, verified and finite"),
+        (spare[:1], "step_900 is the newest usable checkpoint, but holds NaN in 3 tensors"),
+    ):
+        seen = judge(replace(gone, slots=tuple(slots)), NOW)
+        assert seen.advice is not None
+        assert seen.advice.message == f"the trainer is gone; {told}"
 
 
 def test_a_retired_generation_that_is_finite_is_better_than_a_live_one_that_is_not() -> None:
