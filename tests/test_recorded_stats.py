@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
 from samples import floats
 
 from ckpt.checkpoint import (
@@ -22,6 +24,7 @@ from ckpt.checkpoint import (
     Severity,
     Slot,
     State,
+    Tensor,
     Verdict,
     Verified,
 )
@@ -33,6 +36,7 @@ from ckpt.health import judge
 from ckpt.manifest import Manifest, Origin, read_manifest
 from ckpt.operation import drive
 from ckpt.record import Recorder
+from ckpt.recorded import stats_of
 from ckpt.tensors import stats as read_stats
 from ckpt.tensorwriter import Buffer
 from ckpt.verify import verify
@@ -282,6 +286,32 @@ def test_a_manifest_says_whether_all_was_finite(stats: Any, finite: bool | None)
     manifest = read(stats)
     assert manifest.finite is finite
     assert [each.code for each in manifest.findings] == (["nonfinite"] if finite is False else [])
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["a", "b", *NUMBERS]) | st.text(max_size=3), inner)
+    ),
+    max_leaves=12,
+)
+
+
+USUAL = st.fixed_dictionaries({name: st.just(number) | JSON for name, number in NUMBERS.items()})
+
+
+@given(JSON | st.dictionaries(st.sampled_from("ab"), USUAL))
+def test_whatever_is_recorded_is_used_or_said(stats: Any) -> None:
+    manifest = read(stats)
+    tensors = [Tensor(name, "F32", (4,), 16, "w", 0, 16) for name in "ab"]
+    assert len(stats_of(tensors, manifest.stats)) <= 2
+    codes = [each.code for each in manifest.findings]
+    if codes == ["bad-manifest"]:
+        assert (manifest.stats, manifest.finite) == ({}, None)
+    else:
+        assert manifest.stats == ({} if stats is None else stats)
+        assert codes == (["nonfinite"] if manifest.finite is False else [])
 
 
 def test_more_zeros_than_values_are_not_shown(tmp_path: Path) -> None:
