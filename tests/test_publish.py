@@ -133,7 +133,6 @@ def test_the_order_makes_it_durable(run: Path) -> None:
         ("exchange", "step_9"),
         ("fsync-directory", "run"),
         ("rename", "RETIRED"),
-        ("fsync-directory", "run"),
         ("append", "reflog"),
     ]
 

@@ -67,8 +67,10 @@ def to_slot(draft: Draft, recorded: Recorded, told: Told = UNTOLD) -> Slot:
         is_live = not trouble
         if is_live and live.glance is not None:
             generations.append(recorded(_generation(live, live.glance, State.LIVE), live))
-        bare = replace(live, stamp=None)  # what was verified of the live one is not theirs
-        generations += [recorded(_inner(live, each), bare) for each in _retired_inside(live)]
+        inside = list(_retired_inside(live))
+        if inside:
+            bare = replace(live, stamp=None)  # what was verified of the live one is not theirs
+            generations += [recorded(_inner(live, each), bare) for each in inside]
     for sibling, payload in draft.hidden:
         state = _state(sibling, payload, told)
         if payload.glance is not None and _is_usable(state, payload.glance):
@@ -83,7 +85,7 @@ def to_slot(draft: Draft, recorded: Recorded, told: Told = UNTOLD) -> Slot:
     return Slot(
         draft.name,
         _format_name(live, draft.hidden),
-        Path(draft.path),
+        live.path if live is not None else Path(draft.path),
         state,
         _told_apart(generations),
         tuple({each.path: each for each in reversed(leftovers)}.values())[::-1],

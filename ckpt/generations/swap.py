@@ -54,11 +54,16 @@ def carry(move: Move) -> None:
         rename(move.source, path)
     else:
         _swap(move.source, path, free_name(path, "retired", change.before))
+        return
     fs.sync_directory(path.parent)
 
 
 def _swap(source: Path, path: Path, retired: Path) -> None:
-    """Let the source take the name, and what had it become retired."""
+    """Let the source take the name, and what had it become retired.
+
+    After an exchange the old one lies whole under the source's name; that it gets one of its own
+    need not be durable, as what it holds says which generation it is.
+    """
     if fs.exchange(source, path):
         fs.sync_directory(path.parent)
         rename(source, retired)
@@ -66,6 +71,7 @@ def _swap(source: Path, path: Path, retired: Path) -> None:
     rename(path, retired)
     fs.sync_directory(path.parent)  # or a power cut may keep the second rename and lose this one
     rename(source, path)
+    fs.sync_directory(path.parent)
 
 
 def settle(run_dir: Path, change: Change, *, is_forward: bool) -> bool:
