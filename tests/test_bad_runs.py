@@ -121,9 +121,10 @@ def test_a_run_with_half_a_checkpoint_is_not_said_to_have_none(tmp_path: Path) -
     half = astrai(tmp_path)
     (half / "model.safetensors").unlink()
     ended = CliRunner().invoke(main, ["verify", str(tmp_path), "--json"])
-    assert ended.exit_code == 2
-    assert json.loads(ended.stdout)["message"] == (
-        f"{tmp_path}: no checkpoint that could be verified: "
+    assert ended.exit_code == 1
+    (report,) = json.loads(ended.stdout)["reports"]
+    assert (report["path"], report["verdict"]) == (str(half), "damaged")
+    assert report["findings"][0]["message"] == (
         "epoch_1_step_40: unfinished: it holds only config.json, manifest.json, meta.json, "
         "no weights"
     )
@@ -138,8 +139,8 @@ def test_a_checkpoint_that_may_not_be_looked_at_is_not_said_to_be_missing(tmp_pa
 
     with fs.hooked(deny):
         ended = CliRunner().invoke(main, ["verify", str(tmp_path)])
-    assert ended.exit_code == 2
-    assert "epoch_1_step_40: permission denied" in ended.stderr
+    assert ended.exit_code == 1
+    assert "epoch_1_step_40: permission denied" in ended.stdout
 
 
 def test_another_programs_record_is_not_called_unreadable(tmp_path: Path) -> None:

@@ -253,7 +253,11 @@ def _is_intact(generation: Generation) -> bool:
 
 def _is_finite(generation: Generation) -> bool:
     is_told = any(finding.code == "nonfinite" for finding in generation.findings)
-    return not is_told and (generation.loss is None or math.isfinite(generation.loss))
+    return (
+        generation.finite is not False
+        and not is_told
+        and (generation.loss is None or math.isfinite(generation.loss))
+    )
 
 
 def _kept_damaged(candidate: _Candidate, policy: Policy) -> str | None:

@@ -75,7 +75,7 @@ def value_axis(low: float, high: float, rows: int, *, is_log: bool = False) -> V
     start, stop = math.ceil(bottom / step - _SAME), math.floor(top / step + _SAME)
     values = (number * step for number in range(start, stop + 1))
     largest = max(abs(bottom), abs(top))
-    ticks = tuple((at, _label(at, step, largest)) for at in values)
+    ticks = tuple((at, _label(at, step, largest)) for at in values if math.isfinite(at))
     return ValueAxis(bottom, top, ticks, is_log)
 
 
