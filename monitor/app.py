@@ -279,7 +279,7 @@ class MonitorApp(App[None]):
             self.exit()
 
     def say(self, text: str, tone: Tone = Tone.ACCENT, *, least_s: float = 0.0) -> None:
-        """Say something at the foot of the screen, for `least_s` whatever key is pressed."""
+        """Say something at the foot of the screen; moves of the cursor leave it for `least_s`."""
         if self.screen_stack:
             (self.front or self.home).say(text, tone, least_s=least_s)
 

@@ -344,6 +344,10 @@ COMMANDS: tuple[Command, ...] = (
 )  # fmt: skip
 
 
+MOVES = frozenset({"down", "up", "first", "last", "half_page_down", "half_page_up"})
+"""The commands that only move a cursor or a text, and come many at a time from a key held down."""
+
+
 def commands_of(where: Where) -> tuple[Command, ...]:
     """Return the commands of a screen, in the table's order."""
     return tuple(command for command in COMMANDS if where in command.where)

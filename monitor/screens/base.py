@@ -11,7 +11,7 @@ from textual.screen import Screen
 
 from ckpt.present import Cell, Tone, visible
 from ckpt.view import RunView
-from monitor.commands import Situation, Where, command_named, key_line
+from monitor.commands import MOVES, Situation, Where, command_named, key_line
 from monitor.screens.progress import work_line
 from monitor.widgets.painted import PaintedLines
 from monitor.widgets.row_table import RowTable
@@ -90,7 +90,7 @@ class CommandScreen(Screen[None], inherit_bindings=False):
         if reason is not None:
             self.say(f"{command.label}: {reason}")
             return
-        if time.monotonic() >= self._said_until:
+        if name not in MOVES or time.monotonic() >= self._said_until:
             self._said = None
         act: Callable[[], None] = getattr(self, f"do_{name}")
         act()
@@ -196,7 +196,7 @@ class CommandScreen(Screen[None], inherit_bindings=False):
     # ---- the foot -------------------------------------------------------------------------------
 
     def say(self, text: str, tone: Tone = Tone.ACCENT, *, least_s: float = 0.0) -> None:
-        """Say one line at the foot, until the next command, but for `least_s` at least."""
+        """Say one line at the foot, until the next command; moves leave it there for `least_s`."""
         self._said = Cell(" " + visible(text), tone)
         self._said_at = time.monotonic()
         self._said_until = self._said_at + least_s

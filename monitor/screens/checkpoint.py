@@ -218,19 +218,23 @@ class CheckpointScreen(CommandScreen):
             return self.measuring.listed
         return self.contents.listed if self.contents is not None else None
 
+    @property
+    def _verified(self) -> Verified | None:
+        """What the run remembers of its bytes."""
+        return self.generation.verified if self.generation is not None else None
+
     def _checked(self) -> "Checked | None":
         """What the last verification has told of this checkpoint, None: nothing that holds."""
         verification = self.monitor.changes.verification
         checked = verification.of(self.key) if verification is not None else None
         if verification is None or checked is None or checked.report is None:
             return checked
-        verified = self.generation.verified if self.generation is not None else None
+        verified = self._verified
         is_same = verified is not None and verified.verdict is checked.report.verdict
         return checked if is_same or not verification.is_recorded else None
 
     def _known(self) -> Known:
-        verified = self.generation.verified if self.generation is not None else None
-        checked = self._checked()
+        verified, checked = self._verified, self._checked()
         if checked is None:
             return Known.from_cache(verified)
         report = checked.report
@@ -349,7 +353,8 @@ class CheckpointScreen(CommandScreen):
         }[checkpoint.complete]
         checked, generation = self._checked(), self.generation
         verdict = [bytes_cell(generation, self.now)] if generation is not None else []
-        said = [checked.cell] if checked is not None else verdict
+        is_recorded = checked is not None and checked.is_over and self._verified is not None
+        said = verdict if checked is None or is_recorded else [checked.cell]
         facts = [Cell(f"{checkpoint.format_label}   step {integer(checkpoint.step)}")]
         known_loss = [] if checkpoint.loss is None else [Cell(f"loss {loss(checkpoint.loss)}")]
         cells = [*facts, *said, complete, *known_loss, Cell(size(checkpoint.size_bytes))]

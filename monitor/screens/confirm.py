@@ -15,7 +15,7 @@ from textual.binding import BindingType
 from textual.screen import Screen
 
 from ckpt.present import Cell, Tone, shorten
-from monitor.commands import Where, bindings_of, commands_of, key_line
+from monitor.commands import MOVES, Where, bindings_of, commands_of, key_line
 from monitor.screens.base import wrapped
 from monitor.widgets.painted import PaintedLines
 from monitor.widgets.scrolled_lines import ScrolledLines
@@ -27,7 +27,6 @@ OPENING_S = 0.4  # nobody has read the question sooner
 BURST_S = 0.1  # two keys closer than that came out of a paste, or together over a slow link
 QUIET_S = 1.0  # after such keys it must have been quiet for so long
 ROOMY = 12  # from this height on there are blank lines around the buttons
-_MOVES = frozenset({"down", "up", "first", "last", "half_page_down", "half_page_up"})
 _COMMANDS = {key: each for each in commands_of(Where.QUESTION) for key in each.keys}
 TOO_FAST = Cell(" that came too fast to be meant: press it again", Tone.WARN)
 
@@ -83,7 +82,7 @@ class ConfirmScreen(Screen[bool], inherit_bindings=False):
     def on_key(self, event: events.Key) -> None:
         """Take note of when keys come; it runs before what the key does."""
         command = _COMMANDS.get(event.key)
-        is_move = command is not None and command.name in _MOVES
+        is_move = command is not None and command.name in MOVES
         is_burst = event.time - self._key_at < BURST_S
         if command is None or (is_burst and not is_move):
             self._deaf_until = max(self._deaf_until, event.time + QUIET_S)

@@ -136,7 +136,9 @@ class DiffScreen(CommandScreen):
         if compared is not None:
             line = (Cell(" "), *compared.line)
         elif job is not None and self._is_at_work:
-            line = (Cell(f" comparing {bar_line(job.at)}  esc cancels", Tone.ACCENT),)
+            line = (
+                Cell(f" comparing {bar_line(job.at, self.size.width)}  esc cancels", Tone.ACCENT),
+            )
         else:
             line = (Cell(" not compared", Tone.WARN),)
         self.head.paint([(Cell(f" - {before}"),), (Cell(f" + {after}", Tone.ACCENT),), line, ()])

@@ -5,6 +5,7 @@ from monitor.job import At
 
 BAR_WIDTHS = (24, 12, 8)
 SHORTEST_TITLE = 30
+WIDE = 100  # from this width on there is room for a long bar and the bytes
 
 
 def work_line(
@@ -22,11 +23,13 @@ def work_line(
     return (Cell(f" {name}", Tone.ACCENT), *(Cell(part) for part in parts))
 
 
-def bar_line(at: At) -> str:
-    """How far a verification is: `▓▓▓▓▓▓░░░░░░  51 %  0.6 of 1.2 GB`."""
+def bar_line(at: At, width: int) -> str:
+    """How far a verification is, on a screen so wide: `▓▓▓▓▓▓░░░░░░  51 %  0.6 of 1.2 GB`."""
     if not at.total:
         return ""
     share = min(1.0, at.done / at.total)
+    if width < WIDE:
+        return f"{_bar(share, BAR_WIDTHS[2])}{_percent(share)}"
     return f"{_bar(share, BAR_WIDTHS[0])}{_percent(share)}  {size(at.done)} of {size(at.total)}"
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, ClassVar
 
+from textual import events
 from textual.binding import BindingType
 
 from ckpt.present import Cell, Column, Row, Tone, visible
@@ -37,6 +38,11 @@ class VerificationScreen(CommandScreen):
         """Show what is known so far."""
         self._show()
         super().on_mount()
+
+    def on_resize(self, event: events.Resize) -> None:
+        """Say as much of the progress as there is room for now."""
+        self._show()
+        super().on_resize(event)
 
     def show_work(self) -> None:
         """Show what was found since."""
@@ -88,12 +94,12 @@ class VerificationScreen(CommandScreen):
     def _show(self) -> None:
         job = self.monitor.changes.job
         is_at_work = self.monitor.changes.checked_now is not None and job is not None
-        shown = (self.verification.checked, is_at_work)
+        shown = (self.verification.checked, is_at_work, self.size.width)
         if shown == self._painted:
             return
         self._painted = shown
         title = self.verification.title
-        bar = bar_line(job.at) if job is not None and is_at_work else ""
+        bar = bar_line(job.at, self.size.width) if job is not None and is_at_work else ""
         self.table.show(
             Table.of(COLUMNS, tuple(verification_rows(self.verification, is_at_work=is_at_work))),
             title=[Cell(f" {title[:1].upper()}{title[1:]}", Tone.ACCENT)],

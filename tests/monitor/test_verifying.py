@@ -10,6 +10,7 @@ import pytest
 import views
 from saving import save
 from screens import compare, resize, running, text_of, until
+from textual._compositor import CompositorUpdate
 from textual.pilot import Pilot
 
 from ckpt import control
@@ -29,6 +30,7 @@ from monitor.options import Options
 from monitor.screens.checkpoint import CheckpointScreen
 from monitor.screens.dashboard import DashboardScreen
 from monitor.screens.verification import VerificationScreen
+from monitor.spans import exact
 
 GATE_S = 10.0
 NEVER_READ = "\N{EN DASH} never read"
@@ -217,6 +219,7 @@ class Slow(Verification):
 
     is_open = False
     is_closed = False
+    quarters = 1
     FOUND = Finding(
         "hash-mismatch",
         Severity.ERROR,
@@ -243,7 +246,7 @@ class Slow(Verification):
         deadline = time.monotonic() + GATE_S
         try:
             while not self.is_open and time.monotonic() < deadline:
-                yield Progress(-(-size // 4), size, "model.safetensors")
+                yield Progress(-(-size * self.quarters // 4), size, "model.safetensors")
                 time.sleep(0.005)
         finally:
             self.is_closed = True
@@ -286,6 +289,22 @@ async def test_a_row_says_how_far_its_verification_is_and_what_is_found_is_a_key
         await pilot.press("w")
         assert isinstance(app.screen, DashboardScreen)
         assert app.changes.job is not None
+
+
+async def test_progress_in_a_row_sends_a_few_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("monitor.job.TELL_EVERY_S", 0.0)
+    async with slowly() as (app, pilot, slow):
+        sent: list[int] = []
+
+        def display(_screen: object, renderable: object) -> None:
+            if isinstance(renderable, CompositorUpdate):
+                sent.append(len(exact(renderable).render_segments(app.console)))
+
+        monkeypatch.setattr(app, "_display", display)
+        slow.quarters = 2
+        await until(pilot, lambda: "verifying 50 %" in row(app, "step_11000"))
+        await until(pilot, lambda: len(sent) >= 1)
+        assert sum(sent) < 300
 
 
 async def test_esc_cancels_where_findings_are_shown_and_then_goes_back() -> None:
