@@ -314,6 +314,13 @@ class Slot:
         begin, _, number = generation.id.rpartition("-")
         return begin == live.id and number.isdigit()
 
+    def beside(self, generation: str | None) -> Generation | None:
+        """Return the payload of that id which could take the name, None when there is none."""
+        for each in self.generations:
+            if each.id == generation and each.state not in (State.LIVE, State.TRASH):
+                return each
+        return None
+
     @property
     def candidates(self) -> tuple[Generation, ...]:
         """What a reader may load, the best first.

@@ -5,11 +5,11 @@ import fcntl
 import os
 from functools import cache
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from ckpt.fs.calls import call, call_between, call_writing
 from ckpt.fs.looking import identity, scan
+from ckpt.fs.opened import Opened
 
 if TYPE_CHECKING:
     import ctypes
@@ -159,7 +159,7 @@ def sync_directory(path: Path) -> None:
     call("fsync-directory", path, sync)
 
 
-class FileLock:
+class FileLock(Opened):
     """A lock that ends with the process that holds it, on a file that stays; made if it must be.
 
     `is_held` says whether this object holds it; `is_supported` is False where the file system has
@@ -172,17 +172,6 @@ class FileLock:
         self.is_supported = True
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         self._descriptor = call("create", path, lambda: os.open(path, flags, 0o666))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def take(self) -> bool:
         """Try to take the lock without waiting; False: somebody else holds it."""
@@ -209,10 +198,8 @@ class FileLock:
 
     def close(self) -> None:
         """Let go of it; a second call does nothing."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
-            self.is_held = False
+        super().close()
+        self.is_held = False
 
 
 _EXCLUSIVE_NOW = fcntl.LOCK_EX | fcntl.LOCK_NB

@@ -5,11 +5,10 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from ckpt.fs.calls import call
 from ckpt.fs.looking import Identity, identity_of
+from ckpt.fs.opened import Opened
 
 BLOCK_BYTES = 1 << 20
 _MOST_BUFFERS = 1024  # what one call takes (IOV_MAX)
@@ -36,7 +35,7 @@ def read_small(path: Path | str, most: int) -> bytes:
         return file.read_at(0, size)
 
 
-class File:
+class File(Opened):
     """An open file read by offset: never mapped, so a file cut short cannot kill the process.
 
     Opening does not block on a FIFO and refuses anything but a regular file. `opened_as` is what
@@ -59,23 +58,6 @@ class File:
         except BaseException:
             os.close(self._descriptor)
             raise
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Close the descriptor; a second call does nothing."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
 
     def identity(self) -> Identity:
         """Return what the open file is now, whatever stands at its name."""
@@ -149,7 +131,7 @@ class File:
             offset += count
 
 
-class Directory:
+class Directory(Opened):
     """An open directory: reads through it go on seeing the same one, whatever takes its name.
 
     Where there is no /proc, its files are reached by name. `opened_as` is what it was then; its
@@ -167,17 +149,6 @@ class Directory:
         except BaseException:
             os.close(self._descriptor)
             raise
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        os.close(self._descriptor)
 
     def inside(self, name: str) -> str:
         """Return a path that leads to `name` in this very directory while it is open."""

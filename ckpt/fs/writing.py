@@ -6,11 +6,10 @@ import stat as stat_module
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from ckpt.fs.calls import call, call_between, call_writing
 from ckpt.fs.naming import sync_directory, unlink
+from ckpt.fs.opened import Opened
 
 
 def make_directory(path: Path, *, parents: bool = False, mode: int = 0o777) -> None:
@@ -21,24 +20,13 @@ def make_directory(path: Path, *, parents: bool = False, mode: int = 0o777) -> N
         call("mkdir", path, lambda: os.mkdir(path, mode))  # noqa: PTH102 - one call style
 
 
-class NewFile:
+class NewFile(Opened):
     """A file being written: made exclusively, with mode 0666 & ~umask; fsynced by `sync`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         self._descriptor = call("create", path, lambda: os.open(path, flags, 0o666))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        os.close(self._descriptor)
 
     def reserve(self, size: int) -> None:
         """Reserve space now, so that a full disk is met before the first byte, where it can be."""

@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from ckpt import fs
-from ckpt.checkpoint import Depth, Generation, Slot, State, Verdict, first_error
+from ckpt.checkpoint import Depth, Generation, State, Verdict, first_error
 from ckpt.errors import CheckpointError, PublishError, Refused, StalePlan
 from ckpt.generations.inside import verify_inside
 from ckpt.generations.plans import Plan, Swapped
@@ -96,20 +96,13 @@ def _move(plan: Plan, change: Change) -> Move:
         raise _stale(plan, f"{change.slot}: {live or 'nothing'} is live, not {change.before}")
     if change.after is None:
         return Move(plan.run_dir, change, None)
-    found = _generation(slot, change.after)
+    found = slot.beside(change.after) if slot is not None else None
     if found is None:
         raise _stale(plan, f"{change.slot}: generation {change.after} is gone")
     path = plan.run_dir / change.slot
     if found.path != path and live is None and (why := foreign_at(path, found.path)):
         raise Refused(f"{path}: {why}; it is untouched", path=str(path), hint="move it away first")
     return Move(plan.run_dir, change, found.path, is_inside=found.path == path)
-
-
-def _generation(slot: Slot | None, wanted: str) -> Generation | None:
-    for each in slot.generations if slot is not None else ():
-        if each.id == wanted and each.state not in (State.LIVE, State.TRASH):
-            return each
-    return None
 
 
 def _go_back(run_dir: Path, changes: Sequence[Change], sequence: int) -> bool | None:
@@ -134,7 +127,7 @@ def _go_back(run_dir: Path, changes: Sequence[Change], sequence: int) -> bool | 
 def _take_back(run_dir: Path, change: Change) -> None:
     back = Change(change.slot, change.after, change.before)
     slot = scan_slot(run_dir, change.slot, Journal())
-    found = _generation(slot, change.before) if change.before is not None else None
+    found = slot.beside(change.before) if slot is not None else None
     source = found.path if found is not None else None
     carry(Move(run_dir, back, source, is_inside=source == run_dir / change.slot))
 

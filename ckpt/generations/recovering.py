@@ -132,10 +132,10 @@ def _move(run_dir: Path, change: Change) -> Move | None:
     slot = scan_slot(run_dir, change.slot, Journal())
     if slot is None or (slot.live.id if slot.live else None) != change.before:
         return None
-    for each in slot.generations:
-        if each.id == change.after and each.state not in (State.LIVE, State.TRASH):
-            return Move(run_dir, change, each.path, is_inside=each.path == slot.path)
-    return None
+    found = slot.beside(change.after)
+    if found is None:
+        return None
+    return Move(run_dir, change, found.path, is_inside=found.path == slot.path)
 
 
 def _fill_names(run_dir: Path) -> Iterator[str]:
