@@ -58,6 +58,18 @@ async def send(app: MonitorApp, pilot: Pilot[None], view: RunView, now: float = 
     await pilot.pause()
 
 
+@asynccontextmanager
+async def watching(
+    run: Path, size: tuple[int, int] = (120, 30), **options: bool
+) -> AsyncIterator[tuple[MonitorApp, Pilot[None]]]:
+    """The app on a run on disk, once its checkpoints are on the screen."""
+    app = MonitorApp(run, Options(poll_s=0.1, **options))
+    async with app.run_test(size=size) as pilot:
+        await until(pilot, lambda: app.shown is not None and app.shown.view.journal is not None)
+        await pilot.pause()
+        yield app, pilot
+
+
 async def until(pilot: Pilot[None], condition: Callable[[], bool], timeout_s: float = 5.0) -> None:
     """Wait for a condition."""
     deadline = time.monotonic() + timeout_s

@@ -4,15 +4,16 @@ import math
 import re
 import shutil
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 import views
 from saving import known, lying, save
 from screens import running, text_of, until
+from screens import watching as watching_run
 from textual._compositor import CompositorUpdate
 from textual.events import Key, Paste
 from textual.pilot import Pilot
@@ -27,7 +28,6 @@ from ckpt.present import Tone
 from monitor.app import MonitorApp, RunUpdated
 from monitor.changes import Said, WorkEnded
 from monitor.feed import Shown
-from monitor.options import Options
 from monitor.screens import confirm
 from monitor.screens.confirm import ConfirmScreen
 from monitor.screens.dashboard import DashboardScreen
@@ -64,16 +64,7 @@ def run(saved: Path, tmp_path: Path) -> Path:
     return shutil.copytree(saved, tmp_path / "exp1")
 
 
-@asynccontextmanager
-async def watching(
-    run: Path, size: tuple[int, int] = (100, 30), **options: bool
-) -> AsyncIterator[tuple[MonitorApp, Pilot[None]]]:
-    """The app on a run on disk, once its checkpoints are on the screen."""
-    app = MonitorApp(run, Options(poll_s=0.1, **options))
-    async with app.run_test(size=size) as pilot:
-        await until(pilot, lambda: app.shown is not None and app.shown.view.journal is not None)
-        await pilot.pause()
-        yield app, pilot
+watching = partial(watching_run, size=(100, 30))
 
 
 def live(run: Path) -> dict[str, str | None]:
@@ -202,7 +193,7 @@ async def test_a_name_that_another_program_left_empty_is_recovered_by_the_advise
     before = live(run)
     hidden = run / f".step_40.retired-{before['step_40']}"
     (run / "step_40").rename(hidden)
-    async with watching(run, (120, 30)) as (app, pilot):
+    async with watching(run, size=(120, 30)) as (app, pilot):
         await until(pilot, lambda: "(R)" in said(app))
         text = await ask(app, pilot, "R")
         assert f"becomes live   step_40  {before['step_40']}" in text

@@ -2,14 +2,12 @@
 
 import math
 import shutil
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 import views
 from saving import save
-from screens import compare, resize, running, text_of, until
+from screens import compare, resize, running, text_of, until, watching
 from textual.pilot import Pilot
 
 from ckpt import control
@@ -58,18 +56,6 @@ PICKLE = Finding(
 def settled(monkeypatch: pytest.MonkeyPatch) -> None:
     """Files of a test are new; their times are trusted all the same."""
     monkeypatch.setattr(control, "SETTLED_S", -60.0)
-
-
-@asynccontextmanager
-async def watching(
-    run: Path, size: tuple[int, int] = (120, 30), **options: bool
-) -> AsyncIterator[tuple[MonitorApp, Pilot[None]]]:
-    """The app on a run on disk, once its checkpoints are on the screen."""
-    app = MonitorApp(run, Options(poll_s=0.1, **options))
-    async with app.run_test(size=size) as pilot:
-        await until(pilot, lambda: app.shown is not None and app.shown.view.journal is not None)
-        await pilot.pause()
-        yield app, pilot
 
 
 @pytest.fixture

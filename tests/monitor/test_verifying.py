@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import views
 from saving import save
-from screens import compare, resize, running, text_of, until
+from screens import compare, resize, running, text_of, until, watching
 from textual._compositor import CompositorUpdate
 from textual.pilot import Pilot
 
@@ -58,18 +58,6 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(saved: Path, tmp_path: Path) -> Path:
     """A copy of it, to be damaged."""
     return shutil.copytree(saved, tmp_path / "exp1")
-
-
-@asynccontextmanager
-async def watching(
-    run: Path, size: tuple[int, int] = (120, 30), **options: bool
-) -> AsyncIterator[tuple[MonitorApp, Pilot[None]]]:
-    """The app on a run on disk, once its checkpoints are on the screen."""
-    app = MonitorApp(run, Options(poll_s=0.1, **options))
-    async with app.run_test(size=size) as pilot:
-        await until(pilot, lambda: app.shown is not None and app.shown.view.journal is not None)
-        await pilot.pause()
-        yield app, pilot
 
 
 def flip_last_byte(file: Path) -> None:
